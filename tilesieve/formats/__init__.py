@@ -1,0 +1,1 @@
+"""Byte layouts and quantisers, by name: make, check, view."""

@@ -1,0 +1,46 @@
+"""Every operator by name, in flow order, loaded when it is asked for. No torch is imported here."""
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from tilesieve.cost import Cost
+
+
+class Entry(NamedTuple):
+    name: str
+    stage: str
+    summary: str
+
+
+CATALOGUE = (
+    Entry("kv_append", "around", "norm, rope and write keys and values into a paged cache"),
+    Entry("combine", "combine", "expert rows back to their tokens"),
+)
+NAMES = tuple(entry.name for entry in CATALOGUE)
+
+
+def _module(name: str, question: str) -> Any:
+    if name not in NAMES:
+        raise ValueError(f"operator is {name!r}; known: {', '.join(NAMES)}")
+    return import_module(f"tilesieve.ops.{name}.{question}")
+
+
+def operator(name: str) -> Callable[..., Any]:
+    """The public function."""
+    return getattr(_module(name, "op"), name)
+
+
+def record(name: str) -> Any:
+    """The `tilesieve.ops.run.Op` behind it."""
+    return _module(name, "op").OP
+
+
+def cost(name: str) -> Callable[..., Cost]:
+    """Its cost function: integers in, a Cost out. Imports no torch."""
+    return _module(name, "cost").cost
+
+
+def cases(name: str) -> Any:
+    """Its cases module: CASES, alone(), touched()."""
+    return _module(name, "cases")

@@ -1,0 +1,1 @@
+"""Expert rows back to their tokens."""

@@ -1,0 +1,1 @@
+"""Keys and values into a paged cache."""

@@ -1,0 +1,27 @@
+"""study.json -> one HTML page that needs no network, and PNGs for a README.
+
+A pure function of data: it imports its plotting libraries, inside the functions so that `import tilesieve.report`
+costs nothing, and nothing else of tilesieve.
+"""
+
+from pathlib import Path
+from typing import Any
+
+__all__ = ["write_pngs", "write_report"]
+
+
+def write_report(study: dict[str, Any], path: Path) -> Path:
+    """Write the page for one study to `path`, whole or not at all, and return the path."""
+    from tilesieve.report.files import write_whole
+    from tilesieve.report.page import page
+
+    return write_whole(Path(path), page(study).encode("utf-8", "xmlcharrefreplace"))
+
+
+def write_pngs(study: dict[str, Any], folder: Path) -> list[Path]:
+    """Write perplexity-vs-budget.png, mass-by-layer.png and timeline.png; a picture with nothing to show is left out."""
+    from tilesieve.report.png import pictures
+
+    from tilesieve.report.files import write_whole
+
+    return [write_whole(Path(folder) / name, data) for name, data in pictures(study)]

@@ -1,0 +1,53 @@
+"""The numbers of a run: one list for the summary table, the hover texts and the explanations in the footer."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tilesieve.report import words
+
+
+@dataclass(frozen=True)
+class Column:
+    """Where the value lies in a run, its title, how it is shown, what it means."""
+
+    field: str
+    title: str
+    show: Callable[[Any], str]
+    means: str
+
+
+def digits(count: int) -> Callable[[Any], str]:
+    """A way to show a number with so many decimals."""
+    return lambda value: words.fixed(value, count)
+
+
+COLUMNS = (
+    Column("k", "budget k", words.whole, "key positions a query may read, shared by the heads of a layer"),
+    Column("perplexity", "perplexity", words.fixed, "exp(nll) over the scored tokens; lower is better"),
+    Column("nll", "nll", digits(4), "mean negative log-likelihood, nats per token"),
+    Column("delta", "Δ dense", words.signed_percent, "relative change of perplexity against dense"),
+    Column("kl_mean", "KL mean", digits(4), "KL(dense ‖ run) of the next-token distribution, nats per token"),
+    Column("kl_worst", "KL worst", digits(3), "the largest KL of any scored token, nats"),
+    Column(
+        "mass_mean", "mass mean", digits(4),
+        "attention weight that dense puts on the selected positions, 0 to 1, mean over layers, heads and queries",
+    ),
+    Column("mass_worst", "mass worst", digits(4), "the same where it is lowest"),
+    Column(
+        "overlap", "overlap", digits(4),
+        "share of the selection that exact shared top-k makes too at the same k, 0 to 1",
+    ),
+    Column(
+        "bytes_per_token", "MB / token", words.megabytes,
+        "cache bytes read per decoded token, all layers, at full context; MB = 1e6 bytes",
+    ),
+    Column("bytes_dense", "dense MB", words.megabytes, "the same for dense attention; MB = 1e6 bytes"),
+    Column("share", "share", words.percent, "MB / token over dense MB, worked out on this page"),
+    Column("seconds", "seconds", digits(1), "wall time of the scored pass"),
+    Column(
+        "continuation.diverges_at", "diverges at", words.whole,
+        "first token of the continuation, counted from 0, that differs from dense; “same” where none does",
+    ),
+    Column("continuation.tokens_per_second", "tokens / s", digits(1), "decoded tokens per second, continuation"),
+)  # fmt: skip

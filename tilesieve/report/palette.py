@@ -1,0 +1,71 @@
+"""How a family, a run and a stage look: the same on the page and in the PNGs, on a light and on a dark ground."""
+
+from dataclasses import dataclass
+
+from tilesieve.report.tidy import Json
+
+# Mid tones with at least 3:1 against both grounds; hues that also differ for colour-blind eyes, and never alone:
+# every series has its own marker or dash as well.
+FAMILY = {
+    "dense": "#7a8290",
+    "exact": "#3b7ff0",
+    "lowrank": "#d9700d",
+    "window": "#c2479b",
+    "full": "#0f9d78",
+}
+OTHER = "#8f6bd9"
+SYMBOL = {"exact": "circle", "lowrank": "diamond", "window": "square", "full": "star"}
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
+# The order in which a step flows, which is also the order of the bars.
+STAGE = {
+    "score": "#d9700d",
+    "select": "#c2479b",
+    "plan": "#8f6bd9",
+    "gather": "#c79a0a",
+    "compute": "#3b7ff0",
+    "combine": "#0f9d78",
+}
+STAGE_OTHER = "#7a8290"
+
+
+@dataclass(frozen=True)
+class Look:
+    """One series: `key` is what a click on the legend switches."""
+
+    key: str
+    label: str
+    color: str
+    dash: str = "solid"
+    symbol: str = "circle"
+
+
+def family_looks(runs: list[Json]) -> list[Look]:
+    """A look per family in the order of the runs."""
+    return [Look(f, f, family_color(f), symbol=SYMBOL.get(f, "triangle-up")) for f in _ordered(runs, "family")]
+
+
+def run_looks(runs: list[Json]) -> dict[str, Look]:
+    """A look per run: its family's colour and marker; the dash tells its sisters apart, solid for the largest budget."""
+    looks: dict[str, Look] = {}
+    for family in family_looks(runs):
+        sisters = [run for run in runs if run["family"] == family.key]
+        for at, run in enumerate(sorted(sisters, key=lambda run: -(run["k"] or 0))):
+            dash = DASHES[at % len(DASHES)]
+            looks[run["name"]] = Look(run["name"], run["label"], family.color, dash, family.symbol)
+    return {run["name"]: looks[run["name"]] for run in runs}
+
+
+def stage_looks(runs: list[Json]) -> list[Look]:
+    """A look per stage met, in the order of the flow, unknown ones last."""
+    met = dict.fromkeys(str(stage["stage"]) for run in runs for stage in run["stages"])
+    flow = [name for name in STAGE if name in met] + [name for name in met if name not in STAGE]
+    return [Look(name, name, STAGE.get(name, STAGE_OTHER), symbol="square") for name in flow]
+
+
+def family_color(family: str) -> str:
+    """The family's colour, or the one for families nobody has named yet."""
+    return FAMILY.get(family, OTHER)
+
+
+def _ordered(runs: list[Json], key: str) -> list[str]:
+    return list(dict.fromkeys(run[key] for run in runs))

@@ -1,0 +1,68 @@
+"""What the numbers say, in a few sentences computed from them."""
+
+from tilesieve.report import words
+from tilesieve.report.tidy import Json, dense_of
+
+# "As good as dense" for a headline. The table below it has every number for readers with another bar.
+NEAR = 0.05
+
+
+def verdict(study: Json) -> list[str]:
+    """Plain sentences; the first is the headline."""
+    runs = study["runs"]
+    dense = dense_of(runs)
+    sparse = [run for run in runs if run["family"] not in ("dense", "full")]
+    judged = [run for run in sparse if run["delta"] is not None]
+    if not runs:
+        return ["Nothing has run yet: this page holds only what was going to be measured."]
+    if not judged:
+        return [_only_dense(dense)]
+    near = [run for run in judged if run["delta"] <= NEAR]
+    if not near:
+        best = min(judged, key=lambda run: run["delta"])
+        return [
+            f"No sparse run stays within {words.percent(NEAR, 0)} of dense. The closest is {best['label']}: "
+            f"{_price(best)}.",
+            *_where(best),
+        ]
+    saving = [run for run in near if run["bytes_per_token"] is not None]
+    best = min(saving, key=lambda run: run["bytes_per_token"]) if saving else min(near, key=lambda r: r["delta"])
+    return [f"{best['label']} stays within {words.percent(NEAR, 0)} of dense: {_price(best)}{_saves(best)}.", *_where(best)]
+
+
+def _only_dense(dense: Json | None) -> str:
+    if dense is None or dense["perplexity"] is None:
+        return "No run has a perplexity to compare yet."
+    return f"Only dense has a perplexity so far: {words.fixed(dense['perplexity'])} is the number to hold on to."
+
+
+def _price(run: Json) -> str:
+    return f"perplexity {words.fixed(run['perplexity'])} ({words.signed_percent(run['delta'])})"
+
+
+def _saves(run: Json) -> str:
+    share = words.ratio(run["bytes_per_token"], run["bytes_dense"])
+    if share is None:
+        return ""
+    read, full = words.megabytes(run["bytes_per_token"]), words.megabytes(run["bytes_dense"])
+    if share >= 1:
+        return f", but it reads {read} MB of cache per token and saves nothing against the {full} MB of dense"
+    return f", reading {read} MB of cache per decoded token instead of {full} MB ({words.percent(share)}, {1 / share:.1f}× fewer)"
+
+
+def _where(run: Json) -> list[str]:
+    """Where to look first when hunting the loss."""
+    said: list[str] = []
+    layers = [layer for layer in run["layers"] if layer["mass_mean"] is not None]
+    if layers:
+        weak = min(layers, key=lambda layer: layer["mass_mean"])
+        said.append(
+            f"Its weakest layer is {weak['layer']}, which keeps {words.percent(weak['mass_mean'])} of the attention "
+            f"mass on average (worst query {words.percent(weak['mass_worst'])})."
+        )
+    spoken = run["continuation"]
+    if spoken and spoken["diverges_at"] is not None:
+        said.append(f"Its continuation leaves the dense one at token {spoken['diverges_at']}.")
+    elif spoken and spoken["tokens"]:
+        said.append(f"Its continuation equals the dense one for all {len(spoken['tokens'])} tokens.")
+    return said

@@ -1,0 +1,44 @@
+"""Numbers as people read them. Every function says an en dash for None."""
+
+NONE = "–"
+Number = int | float
+
+
+def fixed(value: Number | None, digits: int = 2) -> str:
+    """42.968 -> 42.97, and a value too small for its digits in three significant ones."""
+    if value is None:
+        return NONE
+    if value and abs(value) < 0.5 * 10**-digits:
+        return f"{value:.2e}"
+    return f"{value:,.{digits}f}"
+
+
+def whole(value: Number | None) -> str:
+    """4096 -> 4,096."""
+    return NONE if value is None else f"{value:,.0f}"
+
+
+def signed_percent(value: Number | None) -> str:
+    """0.0558 -> +5.58 %, with a real minus sign."""
+    return NONE if value is None else f"{100 * value:+,.2f} %".replace("-", "\N{MINUS SIGN}")
+
+
+def percent(value: Number | None, digits: int = 1) -> str:
+    """0.125 -> 12.5 %."""
+    return NONE if value is None else f"{100 * value:.{digits}f} %"
+
+
+def megabytes(value: Number | None) -> str:
+    """Bytes in MB of 1e6 bytes, without the unit."""
+    return NONE if value is None else fixed(value / 1e6, 2 if abs(value) < 1e9 else 1)
+
+
+def short(text: object, limit: int) -> str:
+    """The text, or its beginning with an ellipsis."""
+    text = str(text)
+    return text if len(text) <= limit else text[: limit - 1].rstrip() + "…"
+
+
+def ratio(over: Number | None, under: Number | None) -> float | None:
+    """over / under where that is a number."""
+    return over / under if over is not None and under else None
