@@ -30,6 +30,10 @@ from rooms_table import (
 PACKAGE = "tilesieve"
 COMPUTED = "a computed name"
 WHERE = {"module": "", "typing": " under TYPE_CHECKING", "function": " inside a function"}
+DISPLAYS = (
+    *(ast.List, ast.Dict, ast.Set),
+    *(ast.ListComp, ast.DictComp, ast.SetComp, ast.GeneratorExp),
+)
 Sources = Mapping[str, str]
 Edges = dict[str, dict[str, "Import"]]
 
@@ -114,7 +118,7 @@ class Reader(ast.NodeVisitor):
         if level == 0:
             return module
         package = self.package if package is None else package
-        kept = package[: len(package) - level + 1]
+        kept = package[: max(0, len(package) - level + 1)]
         return ".".join([*kept, *([module] if module else [])]) if kept else COMPUTED
 
     def within(self, place: str, nodes: list[ast.stmt] | list[ast.expr]) -> None:
@@ -236,7 +240,7 @@ def cycles(edges: Edges) -> Iterator[list[str]]:
 
 
 def find_cycles(imports: list[Import]) -> Iterator[Violation]:
-    """Between rooms and between operators every import counts, between files of a room those at module level."""
+    """Between rooms and operators every import counts, between files of a room those at module level."""
     rooms: Edges = {}
     files: Edges = {}
     for one in imports:
@@ -258,9 +262,7 @@ def find_cycles(imports: list[Import]) -> Iterator[Violation]:
 
 def mutable(node: ast.expr | None) -> str:
     """What makes a value mutable ("dict", "list", "deque"...), or ""."""
-    if isinstance(
-        node, (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp, ast.GeneratorExp)
-    ):
+    if isinstance(node, DISPLAYS):
         return type(node).__name__.removesuffix("Comp").lower()
     if isinstance(node, ast.Call):
         full = ast.unparse(node.func)
@@ -293,23 +295,17 @@ def find_state(path: str, source: str) -> Iterator[Violation]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Global):
             names = ", ".join(node.names)
-            yield Violation(
-                path, node.lineno, "state", names, f"`global {names}`: rooms keep no module state"
-            )
+            yield Violation(path, node.lineno, "state", names, f"`global {names}`: no module state")
     for node in module_level(tree.body):
         if not isinstance(node, ast.Assign | ast.AnnAssign):
             continue
         kind = mutable(node.value)
+        patterns = [p for row, p, what in STATE_ALLOWED if room and (row, what) == (room.name, kind)]
         for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
             name = ast.unparse(target)
-            excused = room is not None and any(
-                row == room.name and fnmatchcase(name, pattern) and kind == what
-                for row, pattern, what in STATE_ALLOWED
-            )
+            excused = any(fnmatchcase(name, pattern) for pattern in patterns)
             if kind and isinstance(target, ast.Name) and not excused and not name.startswith("__"):
-                text = (
-                    f"module state `{name}` is a {kind}; a tuple, MappingProxyType or functools.cache is not"
-                )
+                text = f"module state `{name}` is a {kind}; use a tuple, MappingProxyType or @cache"
                 yield Violation(path, node.lineno, "state", name, text)
 
 
@@ -325,10 +321,8 @@ def check(files: Sources) -> list[Violation]:
     return sorted(found, key=lambda one: (one.path, one.line, one.rule))
 
 
-STAGE = {
-    f"{PACKAGE}/{path}": ""
-    for path in ("ops/gate/op.py", "ops/gate/runs.py", "ops/topk/cpu.py", "cli/main.py")
-}
+EMPTY = ("ops/gate/op.py", "ops/gate/runs.py", "ops/topk/cpu.py", "cli/main.py")
+STAGE = {f"{PACKAGE}/{path}": "" for path in EMPTY}
 STAGE |= {
     f"{PACKAGE}/hf/load.py": "from tilesieve.layers import moe",
     f"{PACKAGE}/ops/gate/reference.py": "from ..topk.reference import topk",
@@ -363,9 +357,8 @@ def test_a_clean_counterpart_is_not(path: str, source: str) -> None:
 
 def test_every_room_has_a_seed() -> None:
     """A row without a violation in BAD would be a wall that nothing has tried."""
-    tried = {
-        room.name for path, _, report in BAD if (room := room_of(inside(path))) and " state " not in report
-    }
+    rooms = [room_of(inside(path)) for path, _, report in BAD if " state " not in report]
+    tried = {room.name for room in rooms if room is not None}
     assert [room.name for room in ROOMS if room.name not in tried] == []
 
 

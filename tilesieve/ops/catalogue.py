@@ -15,6 +15,8 @@ class Entry(NamedTuple):
 
 CATALOGUE = (
     Entry("kv_append", "around", "norm, rope and write keys and values into a paged cache"),
+    Entry("score_append", "around", "reduce, quantise and write keys into a paged score cache"),
+    Entry("slots", "plan", "positions of a selection as places in the page pool"),
     Entry("combine", "combine", "expert rows back to their tokens"),
 )
 NAMES = tuple(entry.name for entry in CATALOGUE)

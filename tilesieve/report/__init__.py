@@ -1,7 +1,7 @@
 """study.json -> one HTML page that needs no network, and PNGs for a README.
 
-A pure function of data: it imports its plotting libraries, inside the functions so that `import tilesieve.report`
-costs nothing, and nothing else of tilesieve.
+A pure function of data: it imports its plotting libraries and nothing else of tilesieve. The imports are inside
+the functions, so that `import tilesieve.report` costs nothing.
 """
 
 from pathlib import Path
@@ -19,9 +19,8 @@ def write_report(study: dict[str, Any], path: Path) -> Path:
 
 
 def write_pngs(study: dict[str, Any], folder: Path) -> list[Path]:
-    """Write perplexity-vs-budget.png, mass-by-layer.png and timeline.png; a picture with nothing to show is left out."""
-    from tilesieve.report.png import pictures
-
+    """Write perplexity-vs-budget.png, mass-by-layer.png and timeline.png; leave out those with nothing to show."""
     from tilesieve.report.files import write_whole
+    from tilesieve.report.png import pictures
 
     return [write_whole(Path(folder) / name, data) for name, data in pictures(study)]

@@ -18,17 +18,26 @@ from tilesieve.report.tidy import Json, finite, tidy
 from tilesieve.report.verdict import verdict
 
 _DASHARRAY = {"dash": "5 3", "dot": "2 3", "dashdot": "5 2 2 2", "longdash": "8 3"}
+# plotly's markers around (13, 7), so that a series can be told in the legend without its colour.
+_MARK = {
+    "circle": "M8.5 7a4.5 4.5 0 1 0 9 0a4.5 4.5 0 1 0-9 0",
+    "diamond": "M13 1.5L18.5 7L13 12.500L7.5 7Z",
+    "square": "M8.5 2.500h9v9h-9z",
+    "star": "M13 0l1.7 5h5.300l-4.3 3.100l1.6 5l-4.3-3.100l-4.3 3.100l1.6-5l-4.3-3.100h5.300z",
+    "triangle-up": "M13 1.500l5.5 10h-11z",
+    "none": "",
+    "bar": "M4 2h18v10h-18z",
+}
 
 
 def page(study: Json) -> str:
     """The whole HTML document for one study."""
     tidied = tidy(study)
     meta, runs = tidied["meta"], tidied["runs"]
-    sparse = [run for run in runs if run["layers"]]
     panels = {
         "budget": plots.against_budget(runs),
         "mass": plots.by_layer(runs),
-        "timeline": plots.looked_at(tidied["timeline"]),
+        "timeline": plots.looked_at(tidied["timeline"], runs),
         "stages": plots.by_stage(runs),
     }
     body = [
@@ -36,7 +45,7 @@ def page(study: Json) -> str:
         _section("budget", "What a budget costs", "", _panels(panels["budget"], family_looks(runs))),
         _section(
             "mass", "Attention mass kept by layer", "A layer that dips is where the selection misses what dense reads.",
-            _panels(panels["mass"], [run_looks(runs)[run["name"]] for run in sparse]),
+            _panels(panels["mass"], list(run_looks(runs).values())),
             _folded("Every layer in numbers", tables.by_layer(runs)),
         ),
         _section("timeline", "Where it looked", "", _panels(panels["timeline"], [])),
@@ -92,7 +101,10 @@ def _section(id_: str, title: str, note: str, *parts: str) -> str:
     """Empty when it has nothing to show: a partial study gets a shorter page, not empty frames."""
     inside = "\n".join(part for part in parts if part)
     lead = f'<p class="note">{esc(note)}</p>' if note else ""
-    return f'<section id="{id_}" aria-labelledby="h-{id_}"><h2 id="h-{id_}">{esc(title)}</h2>{lead}{inside}</section>' if inside else ""
+    if not inside:
+        return ""
+    heading = f'<h2 id="h-{id_}">{esc(title)}</h2>{lead}'
+    return f'<section id="{id_}" aria-labelledby="h-{id_}">{heading}\n{inside}\n</section>'
 
 
 def _folded(title: str, inside: str) -> str:
@@ -106,10 +118,12 @@ def _panels(panels: list[plots.Panel], looks: list[Look]) -> str:
     keys = "".join(_key(look) for look in looks if look.key in met)
     legend = f'<div class="legend" role="group" aria-label="Series shown">{keys}</div>' if keys else ""
     figures = "\n".join(
-        f'<figure><h3>{esc(p.title)}</h3><div class="plot" id="{p.id}" style="min-height:{p.figure["layout"]["height"]}px">'
+        f"<figure><h3>{esc(panel.title)}</h3>"
+        # The height is there before the script runs, so that nothing jumps.
+        f'<div class="plot" id="{panel.id}" style="min-height:{panel.figure["layout"]["height"]}px">'
         f"<noscript>The plot needs JavaScript; the tables do not.</noscript></div>"
-        f"<figcaption>{esc(p.caption)}</figcaption></figure>"
-        for p in panels
+        f"<figcaption>{esc(panel.caption)}</figcaption></figure>"
+        for panel in panels
     )
     return f'{legend}<div class="panels">{figures}</div>'
 
@@ -117,24 +131,24 @@ def _panels(panels: list[plots.Panel], looks: list[Look]) -> str:
 def _key(look: Look) -> str:
     """A legend entry that switches its series in every panel of the section."""
     dashes = f' stroke-dasharray="{_DASHARRAY[look.dash]}"' if look.dash in _DASHARRAY else ""
-    line = f'<line x1="0" y1="6" x2="26" y2="6" stroke="{look.color}" stroke-width="3"{dashes}/>'
-    icon = f'<svg width="26" height="12" aria-hidden="true">{line}</svg>'
+    line = f'<line x1="0" y1="7" x2="26" y2="7" stroke="{look.color}" stroke-width="2.5"{dashes}/>'
+    mark = f'<path d="{_MARK.get(look.symbol, _MARK["circle"])}" fill="{look.color}"/>'
+    icon = f'<svg width="26" height="14" aria-hidden="true">{"" if look.symbol == "bar" else line}{mark}</svg>'
     return f'<button type="button" aria-pressed="true" data-key="{esc(look.key)}">{icon}{esc(look.label)}</button>'
 
 
 def _footer(meta: Json) -> str:
     columns = "".join(f"<dt>{esc(c.title)}</dt><dd>{esc(c.means)}</dd>" for c in COLUMNS)
-    extra = (
-        "<dt>MB at least</dt><dd>bytes an operator must move at the least, 1e6 bytes; GB/s and GFLOP/s are these and the "
-        "flops over the seconds, 1e9 to the G</dd>"
-    )
     facts = "".join(
-        f'<dt>{esc(key.replace("_", " "))}</dt><dd data-meta="{esc(key)}" data-value="{esc(json.dumps(value))}">{esc(_fact(value))}</dd>'
+        f"<dt>{esc(key.replace('_', ' '))}</dt>"
+        f'<dd data-meta="{esc(key)}" data-value="{esc(json.dumps(value))}">{esc(_fact(value))}</dd>'
         for key, value in meta.items()
         if value is not None
     )
     return (
-        f'<footer><h2>What the columns mean</h2><dl>{columns}{extra}</dl><h2>How it was made</h2><dl>{facts}</dl></footer>'
+        f"<footer><h2>What the columns mean</h2><dl>{columns}<dt>MB at least</dt><dd>bytes that an operator cannot "
+        "avoid moving, 1e6 to the MB; GB/s and GFLOP/s are these bytes and the flops over the seconds, 1e9 to the G"
+        f"</dd></dl><h2>How it was made</h2><dl>{facts}</dl></footer>"
     )
 
 
@@ -143,4 +157,4 @@ def _fact(value: Any) -> str:
         return ", ".join(f"{key} {_fact(item)}" for key, item in value.items())
     if isinstance(value, list):
         return " to ".join(map(_fact, value))
-    return words.whole(value) if isinstance(value, int) else str(value)
+    return words.whole(value) if isinstance(value, int | None) else str(value)

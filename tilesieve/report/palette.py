@@ -14,7 +14,13 @@ FAMILY = {
     "full": "#0f9d78",
 }
 OTHER = "#8f6bd9"
-SYMBOL = {"exact": "circle", "lowrank": "diamond", "window": "square", "full": "star"}
+TITLE = {
+    "exact": "exact top-k",
+    "lowrank": "low rank",
+    "window": "sinks and recent",
+    "full": "everything selected",
+}
+SYMBOL = {"dense": "none", "exact": "circle", "lowrank": "diamond", "window": "square", "full": "star"}
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 # The order in which a step flows, which is also the order of the bars.
 STAGE = {
@@ -41,11 +47,14 @@ class Look:
 
 def family_looks(runs: list[Json]) -> list[Look]:
     """A look per family in the order of the runs."""
-    return [Look(f, f, family_color(f), symbol=SYMBOL.get(f, "triangle-up")) for f in _ordered(runs, "family")]
+    return [
+        Look(name, TITLE.get(name, name), family_color(name), _dash(name), SYMBOL.get(name, "triangle-up"))
+        for name in dict.fromkeys(run["family"] for run in runs)
+    ]
 
 
 def run_looks(runs: list[Json]) -> dict[str, Look]:
-    """A look per run: its family's colour and marker; the dash tells its sisters apart, solid for the largest budget."""
+    """A look per run: colour and marker of its family, and a dash of its own, solid for the largest budget."""
     looks: dict[str, Look] = {}
     for family in family_looks(runs):
         sisters = [run for run in runs if run["family"] == family.key]
@@ -59,7 +68,7 @@ def stage_looks(runs: list[Json]) -> list[Look]:
     """A look per stage met, in the order of the flow, unknown ones last."""
     met = dict.fromkeys(str(stage["stage"]) for run in runs for stage in run["stages"])
     flow = [name for name in STAGE if name in met] + [name for name in met if name not in STAGE]
-    return [Look(name, name, STAGE.get(name, STAGE_OTHER), symbol="square") for name in flow]
+    return [Look(name, name, STAGE.get(name, STAGE_OTHER), symbol="bar") for name in flow]
 
 
 def family_color(family: str) -> str:
@@ -67,5 +76,6 @@ def family_color(family: str) -> str:
     return FAMILY.get(family, OTHER)
 
 
-def _ordered(runs: list[Json], key: str) -> list[str]:
-    return list(dict.fromkeys(run[key] for run in runs))
+def _dash(family: str) -> str:
+    # Dense is the level that the others are held against, not a series: a dashed line without markers.
+    return "dash" if family == "dense" else "solid"

@@ -1,4 +1,4 @@
-"""The figures as plain plotly.js values: data and layout, no ink (the page's script adds it) and no legend (HTML does)."""
+"""The figures as plain plotly.js values: data and layout. The page's script adds the ink, its HTML the legend."""
 
 from collections import defaultdict
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from tilesieve.report.tidy import Json, dense_of
 from tilesieve.report.timeline import nearness, thinned
 
 # Dots per timeline. SVG stays quick to about here; whole queries are left out beyond it, never single picks.
-DOTS = 6000
+DOTS = 9000
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,18 @@ def against_budget(runs: list[Json]) -> list[Panel]:
     panels = []
     for id_, title, field, unit, axis in (
         ("plot-budget", "Perplexity against budget", "k", 1, "budget k, positions per query"),
-        ("plot-bytes", "Perplexity against cache read", "bytes_per_token", 1e6, "MB of cache per decoded token"),
+        (
+            "plot-bytes",
+            "Perplexity against cache read",
+            "bytes_per_token",
+            1e6,
+            "MB of cache per decoded token",
+        ),
     ):
         points = [run for run in runs if run[field] and run["family"] != "dense"]
         dense = dense_of(runs)
-        if not points and not dense:
+        # Dense alone is worth a line against budgets nobody has tried yet, but says nothing about bytes.
+        if not points and (not dense or field != "k"):
             continue
         xs = [run[field] / unit for run in points] or [64, 4096]
         traces = [_series(look, points, field, unit) for look in family_looks(points)]
@@ -60,10 +67,25 @@ def against_budget(runs: list[Json]) -> list[Panel]:
 def by_layer(runs: list[Json]) -> list[Panel]:
     """A line per run, a panel per number."""
     panels = []
-    for key, title, caption in (
-        ("mass_mean", "Mean mass kept", "Dense attention weight on the selected positions, mean over heads and queries."),
-        ("mass_worst", "Worst mass kept", "The same for the query that fares worst in each layer."),
-        ("overlap", "Overlap with exact top-k", "Share of the selection that exact shared top-k makes too."),
+    for key, title, axis, caption in (
+        (
+            "mass_mean",
+            "Mean mass kept",
+            "mass, 0 to 1",
+            "Dense attention weight on the selected positions, mean.",
+        ),
+        (
+            "mass_worst",
+            "Worst mass kept",
+            "mass, 0 to 1",
+            "The same for the query that fares worst in each layer.",
+        ),
+        (
+            "overlap",
+            "Overlap with exact top-k",
+            "overlap, 0 to 1",
+            "Share of the picks that exact top-k makes too.",
+        ),
     ):
         drawn = [run for run in runs if any(layer[key] is not None for layer in run["layers"])]
         looks = run_looks(runs)
@@ -78,15 +100,17 @@ def by_layer(runs: list[Json]) -> list[Panel]:
             for run in drawn
         ]  # fmt: skip
         if traces:
-            layout = _layout("layer", "share of 1", yaxis={"rangemode": "normal"})
-            panels.append(Panel(f"plot-{key.replace('_', '-')}", title, caption, {"data": traces, "layout": layout}))
+            figure = {"data": traces, "layout": _layout("layer", axis)}
+            panels.append(Panel(f"plot-{key.replace('_', '-')}", title, caption, figure))
     return panels
 
 
-def looked_at(timeline: list[Json]) -> list[Panel]:
+def looked_at(timeline: list[Json], runs: list[Json]) -> list[Panel]:
     """Where a run looked: a dot for every selected key position of every query drawn."""
     panels = []
+    by_name = {run["name"]: run for run in runs}
     for at, look in enumerate(timeline):
+        run = by_name.get(look["run"], {"label": look["run"], "family": "other"})
         shown = thinned(look, DOTS)
         xs = [query for query, picks in shown for _ in picks]
         ys = [pick for _, picks in shown for pick in picks]
@@ -95,13 +119,16 @@ def looked_at(timeline: list[Json]) -> list[Panel]:
             {"type": "scatter", "mode": "lines", "name": "most recent", "x": ends, "y": ends, "hoverinfo": "skip",
              "line": {"color": family_color("dense"), "width": 1}},
             {"type": "scatter", "mode": "markers", "name": "selected", "x": xs, "y": ys,
-             "marker": {"size": 3, "color": family_color("exact"), "opacity": 0.75},
+             "marker": {"size": 3, "color": family_color(run["family"]), "opacity": 0.75},
              "hovertemplate": "query %{x}<br>looked at %{y}<extra></extra>"},
         ]  # fmt: skip
-        caption = f"{nearness(look)} Drawn: {len(shown)} of {len(look['queries'])} queries; the line is the query itself."
-        layout = _layout("query position", "key position selected", height=400, yaxis={"rangemode": "tozero"})
-        title = f"{look['run']}, layer {look['layer']}"
-        panels.append(Panel(f"plot-timeline-{at}", title, caption, {"data": traces, "layout": layout}))
+        drawn = f"Drawn: {len(shown)} of {len(look['queries'])} queries; the line is the query's own position."
+        # A little room below zero: the first positions matter too much here to be half hidden by the axis.
+        top = max([*ys, ends[1], 1])
+        layout = _layout("query position", "key position selected", 400, yaxis={"range": [-0.02 * top, 1.03 * top]})
+        figure = {"data": traces, "layout": layout}
+        title = f"{run['label']}, layer {look['layer']}"
+        panels.append(Panel(f"plot-timeline-{at}", title, f"{nearness(look)} {drawn}", figure))
     return panels
 
 
@@ -128,9 +155,10 @@ def by_stage(runs: list[Json]) -> list[Panel]:
                     "hovertemplate": "%{fullData.name} %{x:.4f} s<br>%{text}<extra></extra>",
                 })  # fmt: skip
         names = [run["name"] for run in rows]
-        layout = _layout("seconds", "", height=90 + 34 * len(rows), barmode="stack", bargap=0.35, yaxis={
+        layout = _layout("seconds", "", 90 + 34 * len(rows), barmode="stack", bargap=0.35, yaxis={
             "type": "category", "categoryorder": "array", "categoryarray": names[::-1], "tickmode": "array",
-            "tickvals": names, "ticktext": [esc(words.short(run["label"], 22)) + " " for run in rows], "showgrid": False,
+            "tickvals": names, "ticktext": [esc(words.short(run["label"], 22)) + " " for run in rows],
+            "showgrid": False,
         })  # fmt: skip
         caption = "Seconds of all calls of a stage, summed over the layers."
         panels.append(Panel(f"plot-stages-{at}", f"Phase: {phase}", caption, {"data": traces, "layout": layout}))
@@ -166,10 +194,12 @@ def _ticks(xs: list[float]) -> Json:
     return {"tickvals": kept, "ticktext": [f"{x:.3g}" if x < 100 else f"{x:,.0f}" for x in kept]}
 
 
-def _layout(x: str, y: str, *, height: int = 360, xaxis: Json | None = None, yaxis: Json | None = None, **more: Any) -> Json:
+def _layout(
+    x: str, y: str, height: int = 360, *, xaxis: Json | None = None, yaxis: Json | None = None, **more: Any
+) -> Json:  # fmt: skip
     axis = {"showline": True, "automargin": True, "fixedrange": False, "zeroline": False}
     return {
-        "height": height, "margin": {"l": 48, "r": 14, "t": 26, "b": 44}, "showlegend": False, "hovermode": "closest",
+        "height": height, "margin": {"l": 48, "r": 14, "t": 24, "b": 44}, "showlegend": False, "hovermode": "closest",
         "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"family": "system-ui, -apple-system, Segoe UI, Roboto, Liberation Sans, sans-serif", "size": 12},
         "hoverlabel": {"align": "left"},

@@ -1,4 +1,4 @@
-"""The page's only script of its own: draw the figures in the colours of the ground, and let the legend switch series."""
+"""The page's own script: draw the figures in the colours of the ground, let the legend switch series."""
 
 JS = """
 (() => {
@@ -16,7 +16,7 @@ JS = """
                       font: {color: color("--ink")}};
     own.modebar = {bgcolor: "rgba(0,0,0,0)", color: color("--soft"), activecolor: color("--ink")};
     for (const axis of Object.keys(own).filter((key) => /^[xy]axis/.test(key))) {
-      Object.assign(own[axis], {gridcolor: color("--grid"), linecolor: color("--line"), zerolinecolor: color("--grid")});
+      Object.assign(own[axis], {gridcolor: color("--grid"), linecolor: color("--line")});
     }
     return own;
   };

@@ -28,11 +28,13 @@ p{margin:0 0 10px;max-width:78ch}
 .scroll:focus-visible,button:focus-visible,summary:focus-visible{outline:2px solid var(--accent);outline-offset:2px}
 table{border-collapse:collapse;font-size:.8125rem;font-variant-numeric:tabular-nums;width:100%}
 caption{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)}
-th,td{padding:7px 9px;text-align:right;white-space:nowrap;border-bottom:1px solid var(--line)}
-thead th{color:var(--soft);font-weight:600;vertical-align:bottom;white-space:normal;min-width:4.2em}
+th,td{padding:7px 6px;text-align:right;white-space:nowrap;border-bottom:1px solid var(--line)}
+thead th{color:var(--soft);font-weight:600;vertical-align:bottom;white-space:normal;line-height:1.3}
 th[scope=colgroup]{text-align:center;border-left:1px solid var(--line)}
+th:last-child,td:last-child{padding-right:12px}
 tbody tr:last-child>*{border-bottom:0}
-tbody th,thead tr:first-child>:first-child{position:sticky;left:0;background:var(--card);text-align:left;font-weight:600}
+tbody th,thead tr:first-child>:first-child{padding-left:12px;position:sticky;left:0;
+ background:var(--card);text-align:left;font-weight:600}
 tbody tr:hover>*{background:var(--ground)}
 td.far{color:var(--far);font-weight:600}
 td.word{text-align:left}
@@ -45,14 +47,15 @@ td.word{text-align:left}
 .panels{grid-template-columns:repeat(auto-fit,minmax(min(100%,370px),1fr))}
 .cards{grid-template-columns:repeat(auto-fill,minmax(min(100%,350px),1fr))}
 figure,.said{margin:0;min-width:0;background:var(--card);border:1px solid var(--line);border-radius:8px;padding:14px}
-.plot{width:100%;min-width:0}
+figcaption{margin-top:8px}.plot{width:100%;min-width:0}
 .legend{display:flex;flex-wrap:wrap;gap:6px;margin:8px 0}
 .legend button{display:inline-flex;align-items:center;gap:7px;font:inherit;font-size:.8125rem;color:var(--ink);
  background:var(--card);border:1px solid var(--line);border-radius:999px;padding:3px 11px;cursor:pointer}
 .legend button[aria-pressed=false]{color:var(--soft);text-decoration:line-through;background:none}
 .legend button[aria-pressed=false] svg{opacity:.3}
 details{margin:8px 0}summary{cursor:pointer;color:var(--accent);font-size:.875rem}
-blockquote{margin:8px 0;white-space:pre-wrap;overflow-wrap:anywhere;font-family:ui-serif,Georgia,"Liberation Serif",serif}
+blockquote{margin:8px 0;white-space:pre-wrap;overflow-wrap:anywhere;
+ font-family:ui-serif,Georgia,"Liberation Serif",serif}
 mark{background:var(--mark);color:inherit;border-radius:3px;padding:0 2px}
 .ids{font:.75rem/1.7 ui-monospace,"Liberation Mono",monospace;overflow-wrap:anywhere;color:var(--soft)}
 .ids mark{color:var(--ink)}
@@ -61,6 +64,6 @@ dl{display:grid;grid-template-columns:max-content 1fr;gap:3px 18px;margin:10px 0
 dt{font-weight:600}dd{margin:0;overflow-wrap:anywhere}
 @media (max-width:560px){main,header,footer{padding-left:12px;padding-right:12px}header{padding-top:20px}
  h1{font-size:1.35rem}figure,.said{padding:10px 8px}dl{grid-template-columns:1fr}dd{margin-bottom:6px}
- tbody th{max-width:9.5em;white-space:normal}}
+ tbody th{min-width:8.5em;white-space:normal}}
 """
 )

@@ -30,15 +30,14 @@ def finite(value: Any) -> Any:
 
 
 def tidy(study: Json) -> Json:
-    """Fill what is missing with None or an empty list, so that the rest of the room never asks whether a key exists."""
+    """Fill what is missing with None or an empty list; the rest of the room never asks whether a key exists."""
     study = finite(study)
     runs = [_run(run, at) for at, run in enumerate(_dicts(study.get("runs")))]
-    names = {run["name"] for run in runs}
     return {
         "schema": study.get("schema"),
         "meta": _pick(study.get("meta"), META_KEYS),
         "runs": runs,
-        "timeline": [look for look in map(_look, _dicts(study.get("timeline"))) if look["queries"]] if names else [],
+        "timeline": [look for look in map(_look, _dicts(study.get("timeline"))) if look["queries"]],
     }
 
 
@@ -73,7 +72,8 @@ def _run(run: Json, at: int) -> Json:
 def _look(look: Json) -> Json:
     pairs = zip(look.get("queries") or [], look.get("positions") or [], strict=False)
     # -1 is the library's word for "no pick here"; it is not a place in the text.
-    kept = [(query, [p for p in picks or [] if p is not None and p >= 0]) for query, picks in pairs if query is not None]
+    kept = [(query, [p for p in picks or [] if p is not None and p >= 0]) for query, picks in pairs]
+    kept = [(query, picks) for query, picks in kept if query is not None]
     return {
         "run": str(look.get("run")),
         "layer": look.get("layer"),

@@ -1,4 +1,4 @@
-"""Selected positions over time: fewer dots without lying, and the one sentence they add up to."""
+"""Selected positions over time: fewer dots without lying, and the sentence they add up to."""
 
 from math import ceil
 

@@ -26,14 +26,20 @@ def verdict(study: Json) -> list[str]:
             *_where(best),
         ]
     saving = [run for run in near if run["bytes_per_token"] is not None]
-    best = min(saving, key=lambda run: run["bytes_per_token"]) if saving else min(near, key=lambda r: r["delta"])
-    return [f"{best['label']} stays within {words.percent(NEAR, 0)} of dense: {_price(best)}{_saves(best)}.", *_where(best)]
+    if not saving:
+        best = min(near, key=lambda run: run["delta"])
+        return [f"Within {words.percent(NEAR, 0)} of dense: {best['label']}, {_price(best)}.", *_where(best)]
+    best = min(saving, key=lambda run: run["bytes_per_token"])
+    return [
+        f"Within {words.percent(NEAR, 0)} of dense, {best['label']} reads least: {_price(best)}{_saves(best)}.",
+        *_where(best),
+    ]
 
 
 def _only_dense(dense: Json | None) -> str:
     if dense is None or dense["perplexity"] is None:
         return "No run has a perplexity to compare yet."
-    return f"Only dense has a perplexity so far: {words.fixed(dense['perplexity'])} is the number to hold on to."
+    return f"Only dense has run so far: its perplexity is {words.fixed(dense['perplexity'])}."
 
 
 def _price(run: Json) -> str:
@@ -46,8 +52,9 @@ def _saves(run: Json) -> str:
         return ""
     read, full = words.megabytes(run["bytes_per_token"]), words.megabytes(run["bytes_dense"])
     if share >= 1:
-        return f", but it reads {read} MB of cache per token and saves nothing against the {full} MB of dense"
-    return f", reading {read} MB of cache per decoded token instead of {full} MB ({words.percent(share)}, {1 / share:.1f}× fewer)"
+        return f", but its {read} MB of cache per decoded token save nothing against the {full} MB of dense"
+    saved = f"{words.percent(share)}, {1 / share:.1f}× less" if share else "nothing at all"
+    return f", {read} MB of cache per decoded token instead of {full} MB ({saved})"
 
 
 def _where(run: Json) -> list[str]:
@@ -57,8 +64,8 @@ def _where(run: Json) -> list[str]:
     if layers:
         weak = min(layers, key=lambda layer: layer["mass_mean"])
         said.append(
-            f"Its weakest layer is {weak['layer']}, which keeps {words.percent(weak['mass_mean'])} of the attention "
-            f"mass on average (worst query {words.percent(weak['mass_worst'])})."
+            f"Its weakest layer is {weak['layer']}: it keeps {words.percent(weak['mass_mean'])} of the attention mass "
+            f"on average, {words.percent(weak['mass_worst'])} for the worst query."
         )
     spoken = run["continuation"]
     if spoken and spoken["diverges_at"] is not None:

@@ -18,9 +18,9 @@ def whole(value: Number | None) -> str:
     return NONE if value is None else f"{value:,.0f}"
 
 
-def signed_percent(value: Number | None) -> str:
+def signed_percent(value: Number | None, digits: int = 2) -> str:
     """0.0558 -> +5.58 %, with a real minus sign."""
-    return NONE if value is None else f"{100 * value:+,.2f} %".replace("-", "\N{MINUS SIGN}")
+    return NONE if value is None else f"{100 * value:+,.{digits}f} %".replace("-", "\N{MINUS SIGN}")
 
 
 def percent(value: Number | None, digits: int = 1) -> str:

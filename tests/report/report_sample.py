@@ -6,10 +6,11 @@ from typing import Any
 
 LAYERS, TOKENS, HEADS = 30, 4096, 3
 DENSE_BYTES = LAYERS * TOKENS * HEADS * 64 * 2 * 4
-WORDS = (
-    "The keeper climbed the stairs and found the lamp still burning although nobody had been in the tower since "
-    "the storm , and the log on the table was open at a page that he had not written"
-).split()
+TEXT = (
+    "The keeper climbed the stairs and found the lamp still burning although nobody had been in the "
+    "tower since the storm , and the log on the table was open at a page that he had not written"
+)
+WORDS = TEXT.split()
 # name, label, family, k, perplexity, mean mass, overlap, share of the dense bytes, first differing token
 RUNS: tuple[tuple[str, str, str, int | None, float, float, float | None, float, int | None], ...] = (
     ("dense", "dense", "dense", None, 40.7031, 1.0, None, 1.0, None),
@@ -95,7 +96,8 @@ def _said(dice: random.Random, diverges: int | None) -> dict[str, Any]:
 def _look(dice: random.Random, layer: int) -> dict[str, Any]:
     queries = list(range(2048, TOKENS, 32))
     beacons = [dice.randrange(2048) for _ in range(40)]
-    return {"run": "exact-256", "layer": layer, "queries": queries, "positions": [_picks(dice, q, beacons) for q in queries]}
+    positions = [_picks(dice, query, beacons) for query in queries]
+    return {"run": "exact-256", "layer": layer, "queries": queries, "positions": positions}
 
 
 def _picks(dice: random.Random, query: int, beacons: list[int]) -> list[int]:

@@ -1,0 +1,1 @@
+"""Timing operators against baselines on the same inputs. Empty until the first kernel."""

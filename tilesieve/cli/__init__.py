@@ -1,0 +1,1 @@
+"""The command line. Each file is one command; what is heavy is imported inside it."""

@@ -1,0 +1,1 @@
+"""transformers models on these operators: load, shape, session, attention."""

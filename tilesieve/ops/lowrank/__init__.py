@@ -1,0 +1,1 @@
+"""Scores of queries against reduced keys."""

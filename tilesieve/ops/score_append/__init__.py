@@ -1,0 +1,1 @@
+"""Reduced keys into a paged score cache."""

@@ -1,0 +1,1 @@
+"""Positions of a selection as places in the page pool."""

@@ -1,0 +1,59 @@
+"""What a study runs: the model, the text, and a named sweep of policies."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tilesieve.policies import Policy, Scoring, window
+
+
+@dataclass(frozen=True)
+class Config:
+    """One run of the sweep. family: dense, exact, lowrank, window or full."""
+
+    name: str
+    label: str
+    family: str
+    policy: Policy | None
+
+
+DENSE = Config("dense", "dense", "dense", None)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """model and text None mean the defaults; perplexity is over the second half of `tokens`."""
+
+    model: Path | None = None
+    text: Path | None = None
+    tokens: int = 4096
+    steps: int = 32
+    budgets: tuple[int, ...] = (64, 256, 512)
+    budget: int = 256
+    scoring: Scoring = field(default_factory=lambda: Scoring("pca", 16, "score_int8"))
+
+    def __post_init__(self) -> None:
+        if self.tokens < 32:
+            raise ValueError(f"tokens is {self.tokens}; allowed: an integer >= 32")
+        if self.steps < 1:
+            raise ValueError(f"steps is {self.steps}; allowed: an integer >= 1")
+        if not self.budgets:
+            raise ValueError("budgets is empty; allowed: one k or more")
+        if len(set(self.budgets)) != len(self.budgets):
+            raise ValueError(f"budgets is {self.budgets}; allowed: each k once")
+        self.sweep()  # refuses a bad k now, not after the dense run
+
+    @property
+    def scored_from(self) -> int:
+        return self.tokens // 2
+
+    def sweep(self) -> tuple[Config, ...]:
+        """Exact shared top-k at each budget; reduced scores and a window at one; everything selected."""
+        s = self.scoring
+        exact = [Config(f"exact-{k}", f"shared top-k {k}", "exact", Policy(k=k)) for k in self.budgets]
+        reduced = Config(
+            f"lowrank-{self.budget}", f"{s.kind} d{s.columns} {s.format.removeprefix('score_')}, k {self.budget}",
+            "lowrank", Policy(k=self.budget, scoring=s),
+        )  # fmt: skip
+        recent = Config(f"window-{self.budget}", f"4 sinks + window, k {self.budget}", "window", window(self.budget))
+        full = Config("full", "everything selected", "full", Policy(k=self.tokens + self.steps))
+        return (*exact, reduced, recent, full)
