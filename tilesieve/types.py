@@ -131,6 +131,7 @@ class Projection:
     basis fp32 [G,D,C]: project on these columns, or None
     mean  fp32 [G,D] taken off keys (not queries) before the basis, or None. It moves every score
           of a row by the same amount, so no ranking and no softmax changes.
+    width D; `columns` is C
     """
 
     kind: str
@@ -138,6 +139,11 @@ class Projection:
     basis: Tensor | None
     mean: Tensor | None
     width: int
+
+    @property
+    def columns(self) -> int:
+        kept = self.dims if self.basis is None else self.basis
+        return 0 if kept is None else kept.shape[-1]
 
 
 @dataclass(frozen=True)

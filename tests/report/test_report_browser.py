@@ -72,6 +72,20 @@ def test_it_is_quiet_and_fetches_nothing(wide: Any, page_file: Path) -> None:
     assert wide.requests == [page_file.as_uri()]
 
 
+def test_no_button_uploads_the_study(wide: Any) -> None:
+    titles = "all => all.map((button) => button.dataset.title || '')"
+    ours = wide.eval_on_selector_all(".plot .modebar-btn", titles)
+    assert "Zoom" in ours and not any("Share" in title for title in ours)
+    # With plotly's own settings the button is there: the title asked for above is the right one.
+    wide.evaluate("""() => {
+        document.body.insertAdjacentHTML("beforeend", '<div id="careless"></div>');
+        return Plotly.newPlot("careless", [{y: [1, 2]}]).then(() => 0);
+    }""")
+    careless = wide.eval_on_selector_all("#careless .modebar-btn", titles)
+    wide.evaluate("document.getElementById('careless').remove()")
+    assert any("Share" in title for title in careless)
+
+
 def test_a_fetch_would_be_seen(open_page: Open, page_file: Path, tmp_path: Path) -> None:
     leaky = tmp_path / "leaky.html"
     leaky.write_text(page_file.read_text().replace("<main>", "<main><img src='http://127.0.0.1:9/a.png'>", 1))

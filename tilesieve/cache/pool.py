@@ -55,7 +55,7 @@ class Pool:
         heads = token_views(cache.kv)[0].shape[2]
         cache.projection = projection
         cache.score = new_scores(
-            format, self.book.pages, self.book.page_size, heads, projection.width, cache.kv.key.device
+            format, self.book.pages, self.book.page_size, heads, projection.columns, cache.kv.key.device
         )
 
     def clone(self) -> "Pool":

@@ -14,7 +14,7 @@ from tilesieve.cli.ledger import ledger
 from tilesieve.cli.ops import ops
 from tilesieve.cli.study import study
 
-KEPT = "files already written are kept and whole; the one being written was left out"
+KEPT = "finished runs and written files are kept; nothing half-written is left behind"
 
 _DEBUG: ContextVar[bool] = ContextVar("tilesieve_debug", default=False)
 

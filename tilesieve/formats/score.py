@@ -74,8 +74,8 @@ def require_projection(projection: Projection, heads: int, width: int, columns: 
     """Raises ValueError unless `projection` reduces G = `heads` keys of D = `width` to C = `columns`."""
     dims, basis, mean = projection.dims, projection.basis, projection.mean
     if (dims is None) == (basis is None):
-        raise ValueError(f"projection {projection.kind!r} has {'neither' if dims is None else 'both'} dims and basis; "
-                         "allowed: one of them")  # fmt: skip
+        both = "neither dims nor basis" if dims is None else "both dims and basis"
+        raise ValueError(f"projection {projection.kind!r} has {both}; allowed: one of them")
     if projection.width != width:
         raise ValueError(f"projection.width is {projection.width}; the data has D = {width}")
     if not 1 <= columns <= width:

@@ -22,9 +22,8 @@ from torch import Tensor
 
 from tilesieve.cache.pool import LayerCache, Pool
 from tilesieve.hf.shape import Shape
-from tilesieve.layers.attention import Memory, Reads, attend_rows, attend_step, blank, summarise
+from tilesieve.layers.attention import Memory, Reads, attend_rows, attend_step, blank, projection_of, summarise
 from tilesieve.layers.dense import contiguous, dense_rows
-from tilesieve.layers.projections import build
 from tilesieve.ops.gqa_decode.op import gqa_decode
 from tilesieve.ops.kv_append.op import kv_append
 from tilesieve.ops.score_append.op import score_append
@@ -163,7 +162,7 @@ class Session:
             assert self.pages is not None
             earlier, _ = contiguous(cache.kv, self.pages, self.seq, self.start + k.shape[0])
             prompt = earlier.transpose(0, 1)[: self.prompt]
-            self.pool.add_scores(layer, build(scoring.kind, prompt, scoring.columns), scoring.format)
+            self.pool.add_scores(layer, projection_of(scoring, prompt), scoring.format)
             cache = self.pool.layers[layer]
             if self.start:
                 self._append_scores(cache, earlier.transpose(0, 1)[: self.start], self._slots_before())

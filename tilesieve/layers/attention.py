@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tilesieve.formats.kv import token_views
 from tilesieve.layers.dense import dense_rows
-from tilesieve.layers.projections import identity
+from tilesieve.layers.projections import identity, pca, prefix, rotary_pairs
 from tilesieve.ops.gqa_decode.op import gqa_decode
 from tilesieve.ops.lowrank.op import lowrank
 from tilesieve.ops.merge.op import merge
@@ -21,7 +21,7 @@ from tilesieve.ops.slots.op import slots
 from tilesieve.ops.sparse_gqa.op import sparse_gqa
 from tilesieve.ops.sparse_gqa_prefill.op import sparse_gqa_prefill
 from tilesieve.ops.topk.op import topk
-from tilesieve.policies import Policy
+from tilesieve.policies import Policy, Scoring
 from tilesieve.types import KVCache, Pages, Projection, Rows, ScoreCache, Selection
 
 # Rows per pass of attend_rows: bounds the scores alive at once to 128 * H * L numbers.
@@ -55,6 +55,18 @@ class Reads:
     pages: Pages
 
 
+def projection_of(scoring: Scoring, keys: Tensor) -> Projection:
+    """The projection a policy asks for; keys [N,G,D] are those of the prompt, which only "pca" looks at."""
+    width, columns = keys.shape[2], scoring.columns
+    assert columns is not None, f"{scoring.kind!r} scoring has no projection"
+    if scoring.kind == "pca":
+        return pca(keys, columns)
+    if scoring.kind == "prefix":
+        return prefix(width, columns, keys.device)
+    which = {"pairs_slow": "slowest", "pairs_fast": "fastest"}[scoring.kind]
+    return rotary_pairs(width, columns, which, device=keys.device)
+
+
 def score(q: Tensor, reads: Reads, rows: Rows, policy: Policy, scale: float | None) -> Tensor | None:
     """Scores fp32 [R,H,L], or None where the policy needs none."""
     if policy.scoring.kind == "window":
@@ -63,7 +75,7 @@ def score(q: Tensor, reads: Reads, rows: Rows, policy: Policy, scale: float | No
         key, _ = token_views(reads.kv)
         # The key cache itself, read as a cache of scores that keeps every dimension.
         format = reads.kv.format.partition(".")[0].replace("kv_", "score_")
-        return lowrank(q, identity(q.shape[-1]), ScoreCache(key, None, format), reads.pages, rows, scale=scale)
+        return lowrank(q, identity(q.shape[-1], q.device), ScoreCache(key, None, format), reads.pages, rows, scale=scale)
     if reads.score is None or reads.projection is None:
         raise ValueError(f"score cache is None; {policy.scoring.kind!r} scoring reads one")
     return lowrank(q, reads.projection, reads.score, reads.pages, rows, scale=scale)

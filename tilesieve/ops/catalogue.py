@@ -16,7 +16,11 @@ class Entry(NamedTuple):
 CATALOGUE = (
     Entry("kv_append", "around", "norm, rope and write keys and values into a paged cache"),
     Entry("score_append", "around", "reduce, quantise and write keys into a paged score cache"),
+    Entry("lowrank", "score", "scores of queries against reduced keys"),
+    Entry("topk", "select", "the k best positions of a score row, exactly"),
     Entry("slots", "plan", "positions of a selection as places in the page pool"),
+    Entry("gqa_decode", "compute", "dense attention of single query rows over a paged cache"),
+    Entry("sparse_gqa", "compute", "attention of single query rows over selected slots"),
     Entry("combine", "combine", "expert rows back to their tokens"),
 )
 NAMES = tuple(entry.name for entry in CATALOGUE)

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+from types import MappingProxyType
 from typing import Any
 
 from plotly.offline import get_plotlyjs
@@ -17,17 +18,19 @@ from tilesieve.report.style import CSS
 from tilesieve.report.tidy import Json, finite, tidy
 from tilesieve.report.verdict import verdict
 
-_DASHARRAY = {"dash": "5 3", "dot": "2 3", "dashdot": "5 2 2 2", "longdash": "8 3"}
+_DASHARRAY = MappingProxyType({"dash": "5 3", "dot": "2 3", "dashdot": "5 2 2 2", "longdash": "8 3"})
 # plotly's markers around (13, 7), so that a series can be told in the legend without its colour.
-_MARK = {
-    "circle": "M8.5 7a4.5 4.5 0 1 0 9 0a4.5 4.5 0 1 0-9 0",
-    "diamond": "M13 1.5L18.5 7L13 12.500L7.5 7Z",
-    "square": "M8.5 2.500h9v9h-9z",
-    "star": "M13 0l1.7 5h5.300l-4.3 3.100l1.6 5l-4.3-3.100l-4.3 3.100l1.6-5l-4.3-3.100h5.300z",
-    "triangle-up": "M13 1.500l5.5 10h-11z",
-    "none": "",
-    "bar": "M4 2h18v10h-18z",
-}
+_MARK = MappingProxyType(
+    {
+        "circle": "M8.5 7a4.5 4.5 0 1 0 9 0a4.5 4.5 0 1 0-9 0",
+        "diamond": "M13 1.5L18.5 7L13 12.500L7.5 7Z",
+        "square": "M8.5 2.500h9v9h-9z",
+        "star": "M13 0l1.7 5h5.300l-4.3 3.100l1.6 5l-4.3-3.100l-4.3 3.100l1.6-5l-4.3-3.100h5.300z",
+        "triangle-up": "M13 1.500l5.5 10h-11z",
+        "none": "",
+        "bar": "M4 2h18v10h-18z",
+    }
+)
 
 
 def page(study: Json) -> str:
@@ -79,7 +82,9 @@ def _policy(scripts: list[str]) -> str:
     """A policy that fetches nothing and runs only these scripts: offline by rule, not by habit."""
     digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
     allowed = " ".join(f"'sha256-{digest}'" for digest in digests) or "'none'"
-    rules = f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:"
+    rules = (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; form-action 'none'"
+    )
     return f'<meta http-equiv="Content-Security-Policy" content="{rules}">'
 
 

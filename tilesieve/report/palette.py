@@ -1,36 +1,45 @@
 """How a family, a run and a stage look: the same on the page and in the PNGs, on a light and on a dark ground."""
 
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from tilesieve.report.tidy import Json
 
 # Mid tones with at least 3:1 against both grounds; hues that also differ for colour-blind eyes, and never alone:
 # every series has its own marker or dash as well.
-FAMILY = {
-    "dense": "#7a8290",
-    "exact": "#3b7ff0",
-    "lowrank": "#d9700d",
-    "window": "#c2479b",
-    "full": "#0f9d78",
-}
+FAMILY = MappingProxyType(
+    {
+        "dense": "#7a8290",
+        "exact": "#3b7ff0",
+        "lowrank": "#d9700d",
+        "window": "#c2479b",
+        "full": "#0f9d78",
+    }
+)
 OTHER = "#8f6bd9"
-TITLE = {
-    "exact": "exact top-k",
-    "lowrank": "low rank",
-    "window": "sinks and recent",
-    "full": "everything selected",
-}
-SYMBOL = {"dense": "none", "exact": "circle", "lowrank": "diamond", "window": "square", "full": "star"}
+TITLE = MappingProxyType(
+    {
+        "exact": "exact top-k",
+        "lowrank": "low rank",
+        "window": "sinks and recent",
+        "full": "everything selected",
+    }
+)
+SYMBOL = MappingProxyType(
+    {"dense": "none", "exact": "circle", "lowrank": "diamond", "window": "square", "full": "star"}
+)
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 # The order in which a step flows, which is also the order of the bars.
-STAGE = {
-    "score": "#d9700d",
-    "select": "#c2479b",
-    "plan": "#8f6bd9",
-    "gather": "#c79a0a",
-    "compute": "#3b7ff0",
-    "combine": "#0f9d78",
-}
+STAGE = MappingProxyType(
+    {
+        "score": "#d9700d",
+        "select": "#c2479b",
+        "plan": "#8f6bd9",
+        "gather": "#c79a0a",
+        "compute": "#3b7ff0",
+        "combine": "#0f9d78",
+    }
+)
 STAGE_OTHER = "#7a8290"
 
 

@@ -1,7 +1,8 @@
 """The same study as still pictures, 1600 pixels wide and meant to be read at half of that."""
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import matplotlib
@@ -17,35 +18,40 @@ from tilesieve.report.timeline import nearness, thinned
 from tilesieve.report.verdict import NEAR
 
 INK, SOFT, LINE = "#1b2027", "#59616d", "#dfe3e8"
-MARKERS = {"none": "", "circle": "o", "diamond": "D", "square": "s", "star": "*", "triangle-up": "^"}
-DASHES: dict[str, Any] = {"dash": (0, (5, 2)), "dot": (0, (1, 1.5)), "dashdot": "-.", "longdash": (0, (8, 2))}
+MARKERS = MappingProxyType({"none": "", "circle": "o", "diamond": "D", "square": "s", "star": "*", "triangle-up": "^"})
+DASHES: Mapping[str, Any] = MappingProxyType(
+    {"dash": (0, (5, 2)), "dot": (0, (1, 1.5)), "dashdot": "-.", "longdash": (0, (8, 2))}
+)
 # 10 inches at 160 dots: at 800 pixels one point of type is 1.1 pixels, so nothing is set below 10 points.
 DPI = 160
-STYLE: Any = {
+STYLE: Mapping[str, Any] = MappingProxyType({
     "font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans"], "font.size": 11, "text.color": INK,
     "axes.labelcolor": SOFT, "axes.edgecolor": LINE, "axes.spines.top": False, "axes.spines.right": False,
     "axes.grid": True, "axes.grid.axis": "y", "grid.color": "#eceff3", "axes.axisbelow": True,
     "xtick.color": SOFT, "ytick.color": SOFT, "xtick.major.size": 0, "ytick.major.size": 0,
     "axes.titlesize": 12, "axes.titleweight": "bold", "axes.titlelocation": "left", "axes.titlepad": 12,
     "legend.frameon": False, "text.parse_math": False, "figure.facecolor": "white",
-}  # fmt: skip
+})  # fmt: skip
 
 
 def pictures(study: Json) -> Iterator[tuple[str, bytes]]:
     """File name and PNG bytes of each picture that has something to show."""
     study = tidy(study)
     # rc_context and a bare Figure: no pyplot, so no window, no backend choice and no state left behind.
+    style: Any = dict(STYLE)  # matplotlib's stubs list every key it knows, and want no other mapping
     for name, draw in (
         ("perplexity-vs-budget.png", _budget),
         ("mass-by-layer.png", _mass),
         ("timeline.png", _timeline),
     ):
-        with matplotlib.rc_context(STYLE):
+        sink = io.BytesIO()
+        with matplotlib.rc_context(style):
             figure = draw(study)
             if figure is not None:
-                sink = io.BytesIO()
                 figure.savefig(sink, format="png", dpi=DPI, metadata={"Software": None})
-                yield name, sink.getvalue()
+        # Outside the block: a generator pauses here, and the caller must not meet our settings meanwhile.
+        if figure is not None:
+            yield name, sink.getvalue()
 
 
 def _budget(study: Json) -> Figure | None:

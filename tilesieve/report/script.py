@@ -6,14 +6,18 @@ JS = """
   const figures = JSON.parse(document.getElementById("study-figures").textContent);
   const root = document.documentElement;
   const color = (name) => getComputedStyle(root).getPropertyValue(name).trim();
-  const config = {displaylogo: false, responsive: true, modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"]};
+  // plotly.js 4 puts a button on every plot that uploads its data to a server; a study is nobody's but its owner's.
+  const config = {
+    showSendToCloud: false, plotlyServerURL: "", displaylogo: false, responsive: true,
+    modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"],
+  };
 
   // The figures come without ink: it depends on the reader's ground, which only the browser knows.
   const inked = (layout) => {
     const own = structuredClone(layout);
     own.font = {...own.font, color: color("--ink")};
     own.hoverlabel = {...own.hoverlabel, bgcolor: color("--card"), bordercolor: color("--line"),
-                      font: {color: color("--ink")}};
+                      font: {color: color("--ink"), family: own.font.family}};
     own.modebar = {bgcolor: "rgba(0,0,0,0)", color: color("--soft"), activecolor: color("--ink")};
     for (const axis of Object.keys(own).filter((key) => /^[xy]axis/.test(key))) {
       Object.assign(own[axis], {gridcolor: color("--grid"), linecolor: color("--line")});

@@ -37,7 +37,7 @@ tbody th,thead tr:first-child>:first-child{padding-left:12px;position:sticky;lef
  background:var(--card);text-align:left;font-weight:600}
 tbody tr:hover>*{background:var(--ground)}
 td.far{color:var(--far);font-weight:600}
-td.word{text-align:left}
+td.word,th.word{text-align:left}
 .dot{display:inline-block;width:.65em;height:.65em;border-radius:50%;margin-right:.5em;background:"""
     + OTHER
     + "}"

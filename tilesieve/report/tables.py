@@ -38,6 +38,7 @@ def by_layer(runs: list[Json]) -> str:
 def by_stage(runs: list[Json]) -> str:
     """A row per operator call site: what was measured, and the rates that follow from it."""
     titles = ("run", "phase", "stage", "op", "calls", "seconds", "GFLOP", "MB at least", "GB/s", "GFLOP/s")
+    heads = [head(title, css="word" if at < 4 else "") for at, title in enumerate(titles)]
     rows = []
     for run in runs:
         for at, stage in enumerate(run["stages"]):
@@ -50,9 +51,9 @@ def by_stage(runs: list[Json]) -> str:
             row = _name(run) + "".join(f'<td class="word">{esc(stage[key])}</td>' for key in ("phase", "stage", "op"))
             row += "".join(cell(s, run["name"], f"stages.{at}.{key}", stage[key]) for key, s in shown.items())
             for key in ("bytes_min", "flops"):
-                row += derived(words.fixed(_scaled(words.ratio(stage[key], stage["seconds"]), 1e9)))
+                row += derived(words.fixed(_scaled(words.ratio(stage[key], stage["seconds"]), 1e9), 3))
             rows.append(row)
-    return table("Time per stage", ["".join(map(head, titles))], rows) if rows else ""
+    return table("Time per stage", ["".join(heads)], rows) if rows else ""
 
 
 def _name(run: Json) -> str:

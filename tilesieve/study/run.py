@@ -104,8 +104,9 @@ def dense_run(bench: Bench) -> dict[str, Any]:
     book = Ledger()
     start = time.perf_counter()
     session = Session.new(bench.shape, None, tokens=plan.tokens + plan.steps, prompt=plan.scored_from)
-    watched(session, book, "pass", bench, DENSE.label)
-    logits = forward(bench.model, bench.ids, session, "prefill", keep=kept(plan))
+    watched(session, book, bench, DENSE.label)
+    with book.phase("pass"):
+        logits = forward(bench.model, bench.ids, session, "prefill", keep=kept(plan))
     seconds = time.perf_counter() - start
     bench.logits, bench.first, bench.prompt = logits[:-1], logits[-1], session
     nll = loss(bench.logits, targets(bench))
@@ -121,8 +122,9 @@ def sparse_run(bench: Bench, config: Config, dense: dict[str, Any]) -> tuple[dic
     book, watch = Ledger(), Watch(timeline_layers=timeline_layers(shape), every=max(1, plan.tokens // 64))
     start = time.perf_counter()
     session = Session.new(shape, config.policy, tokens=plan.tokens, prompt=plan.scored_from)
-    watched(session, book, "pass", bench, config.label, watch)
-    logits = forward(bench.model, bench.ids, session, "rows", keep=kept(plan))[:-1]
+    watched(session, book, bench, config.label, watch)
+    with book.phase("pass"):
+        logits = forward(bench.model, bench.ids, session, "rows", keep=kept(plan))[:-1]
     seconds = time.perf_counter() - start
     nll = loss(logits, targets(bench))
     continued = continuation(bench, bench.prompt.branch(config.policy), book, dense["continuation"])
@@ -150,9 +152,8 @@ def timeline_layers(shape: Shape) -> tuple[int, ...]:
     return tuple(sorted({shape.layers // 10, shape.layers * 7 // 10}))
 
 
-def watched(session: Session, book: Ledger, phase: str, bench: Bench, label: str, watch: Watch | None = None) -> None:
+def watched(session: Session, book: Ledger, bench: Bench, label: str, watch: Watch | None = None) -> None:
     """Observe the operators of each layer, tell the progress, and look at what was selected."""
-    book.phase = phase
     session.around = lambda: observe(book)
 
     def look(seen: Seen) -> None:
@@ -167,13 +168,14 @@ def continuation(bench: Bench, session: Session, book: Ledger, dense: dict[str, 
     """Greedy tokens after the whole text, from the dense prompt's caches, by the session's policy."""
     assert bench.first is not None
     way = "dense" if session.policy is None else "step"
-    book.phase, session.watch = "decode", None
+    session.watch = None
     session.around = lambda: observe(book)
     tokens = [int(bench.first.argmax())]
     start = time.perf_counter()
-    for _ in range(bench.plan.steps - 1):
-        logits = forward(bench.model, torch.tensor(tokens[-1:]), session, way)
-        tokens.append(int(logits[-1].argmax()))
+    with book.phase("decode"):
+        for _ in range(bench.plan.steps - 1):
+            logits = forward(bench.model, torch.tensor(tokens[-1:]), session, way)
+            tokens.append(int(logits[-1].argmax()))
     seconds = time.perf_counter() - start
     reference = tokens if dense is None else dense["tokens"]
     diverges = next((i for i, (a, b) in enumerate(zip(tokens, reference, strict=False)) if a != b), None)

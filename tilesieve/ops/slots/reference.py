@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 # Entries translated in one pass: bounds scratch memory at about 30 bytes an entry.
-_ENTRIES = 1 << 19
+_ENTRIES = 1 << 16
 
 
 def slots(index_RGK: Tensor, count_RG: Tensor, table_BM: Tensor, length_B: Tensor, page_size: int, seq_R: Tensor,
@@ -16,10 +16,12 @@ def slots(index_RGK: Tensor, count_RG: Tensor, table_BM: Tensor, length_B: Tenso
             continue
         table_M, length = table_BM[seq].tolist(), int(length_B[seq])
         for g, (index_K, count) in enumerate(zip(index_RGK[r].tolist(), count_RG[r].tolist(), strict=True)):
+            slot_K = [-1] * len(index_K)
             for k, place in enumerate(index_K[: max(count, 0)]):
                 # A length past the table's pages is not to be believed.
                 if 0 <= place < min(length, pages * page_size) and table_M[place // page_size] >= 0:
-                    slot_RGK[r, g, k] = table_M[place // page_size] * page_size + place % page_size
+                    slot_K[k] = table_M[place // page_size] * page_size + place % page_size
+            slot_RGK[r, g] = torch.tensor(slot_K, dtype=torch.int64)
     return slot_RGK
 
 

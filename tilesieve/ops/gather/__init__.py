@@ -1,0 +1,1 @@
+"""Selected keys and values into packed buffers."""

@@ -1,0 +1,1 @@
+"""Dense attention of single query rows over a paged cache."""

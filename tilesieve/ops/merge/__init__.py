@@ -1,0 +1,1 @@
+"""Parts of one attention into the whole."""

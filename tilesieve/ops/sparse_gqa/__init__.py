@@ -1,0 +1,1 @@
+"""Attention of single query rows over selected slots."""

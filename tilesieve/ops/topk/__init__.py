@@ -1,0 +1,1 @@
+"""The best positions of a score row."""
