@@ -25,6 +25,13 @@ def test_names():
         H200.peak("int4")
 
 
+def test_codes_without_a_peak_run_as_bf16():
+    assert H200.peak("int8") == 1979e12
+    assert H200_MEASURED.peak("int8") == H200_MEASURED.peak("bfloat16")
+    with pytest.raises(ValueError, match="dtype is 'float32'; H200-measured has peaks for bfloat16, float8_e4m3fn"):
+        H200_MEASURED.peak("float32")
+
+
 def test_cpu_holds_what_it_is_given():
     mine = cpu("two cores", flops={"float32": 1e11}, bytes_per_second=2e10, source="a product of 1024^3")
     assert (mine.kind, mine.launch_eager, mine.launch_graph, mine.peak("float32")) == ("measured", 0.0, 0.0, 1e11)

@@ -35,13 +35,15 @@ def load(path: Path, dtype: torch.dtype = torch.float32) -> tuple[Any, Any, Shap
     if path.is_file():
         if path.suffix != ".gguf":
             raise ValueError(f"model is {path}: allowed is a folder with config.json, or a .gguf file")
-        _check_gguf(path)
+        _magic(path)
         folder, options = path.parent, {"gguf_file": path.name}
     elif not (path / "config.json").is_file():
         found = ", ".join(sorted(p.name for p in path.iterdir())[:6]) or "nothing"
         raise ValueError(f"model is {path}: the folder has no config.json (it has {found})")
     # Nothing is fetched: what is not in the folder is an error, not a download.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    # transformers shows a tqdm bar for a GGUF that its own switch does not reach; ours would fight with it.
+    os.environ.setdefault("TQDM_DISABLE", "1")
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
@@ -52,35 +54,45 @@ def load(path: Path, dtype: torch.dtype = torch.float32) -> tuple[Any, Any, Shap
         config = AutoConfig.from_pretrained(str(folder), **options)
         shape = shape_of(config)
         what = "the weights"
-        model = AutoModelForCausalLM.from_pretrained(str(folder), dtype=dtype, **options).eval()
+        model, info = AutoModelForCausalLM.from_pretrained(
+            str(folder), config=config, dtype=dtype, output_loading_info=True, **options
+        )
         what = "the tokenizer"
         tokenizer = AutoTokenizer.from_pretrained(str(folder), **options)
-    except ValueError as error:
-        raise ValueError(f"model is {path}: {what}: {_first_line(error)}") from error
-    except Exception as error:  # transformers and safetensors raise many kinds for a bad file
+    except Exception as error:  # transformers, safetensors and gguf raise many kinds for a bad file
+        if path.is_file():
+            _complete(path)
+        if isinstance(error, ValueError):
+            raise ValueError(f"model is {path}: {what}: {_first_line(error)}") from error
         raise ValueError(f"model is {path}: cannot read {what}: {type(error).__name__}: {_first_line(error)}") from error
-    missing = [name for name, p in model.named_parameters() if p.is_meta]
+    # A tensor that the files lack is filled with random numbers and mentioned in a log; here it is an error.
+    missing = sorted(info.get("missing_keys") or ())
     if missing:
         raise ValueError(f"model is {path}: the weights lack {missing[0]} and {len(missing) - 1} more")
-    return model, tokenizer, shape
+    wrong = sorted(str(entry) for entry in info.get("mismatched_keys") or ())
+    if wrong:
+        raise ValueError(f"model is {path}: the weights do not fit the configuration: {wrong[0]}")
+    return model.eval(), tokenizer, shape
 
 
 def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [repr(error)])[0][:300]
 
 
-def _check_gguf(path: Path) -> None:
-    """A truncated GGUF ends before its last tensor does; transformers would say so in the middle of a tensor."""
+def _magic(path: Path) -> None:
     with path.open("rb") as file:
         magic = file.read(4)
     if magic != b"GGUF":
         raise ValueError(f"model is {path}: it begins with {magic!r}; a GGUF file begins with b'GGUF'")
+
+
+def _complete(path: Path) -> None:
+    """Why a GGUF could not be read, if it ends too early. Asked after a failure: reading the file takes seconds."""
     from gguf import GGUFReader
 
     try:
-        tensors = GGUFReader(str(path)).tensors
-        end = max(int(t.data_offset) + int(t.n_bytes) for t in tensors)
-    except Exception as error:  # gguf raises IndexError, ValueError and more, by where the file ends
-        raise ValueError(f"model is {path}: truncated or damaged GGUF ({type(error).__name__}: {_first_line(error)})") from error
-    if end > path.stat().st_size:
-        raise ValueError(f"model is {path}: truncated: {path.stat().st_size} bytes of {end}")
+        GGUFReader(str(path))
+    except Exception as error:  # IndexError, ValueError and more, by where the file ends
+        size = path.stat().st_size
+        raise ValueError(f"model is {path}: truncated or damaged GGUF of {size} bytes "
+                         f"({type(error).__name__}: {_first_line(error)})") from error  # fmt: skip

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 KINDS = ("datasheet", "measured")
+# bf16 holds these numbers exactly: a chip without a peak for them multiplies them as bf16.
+AS_BF16 = ("int8", "float8_e4m3fn")
 
 
 @dataclass(frozen=True)
@@ -33,11 +35,13 @@ class Chip:
             raise ValueError(f"{self.name}: a launch takes {self.launch_eager} or {self.launch_graph} s; allowed: >= 0")
 
     def peak(self, dtype: str) -> float:
-        """FLOPs a second on numbers of `dtype`."""
-        for name, peak in self.flops:
-            if name == dtype:
-                return peak
-        raise ValueError(f"dtype is {dtype!r}; {self.name} has peaks for {', '.join(name for name, _ in self.flops)}")
+        """FLOPs a second on numbers of `dtype`; int8 and fp8 without a peak of their own have that of bf16."""
+        peaks = dict(self.flops)
+        if dtype in AS_BF16:
+            dtype = dtype if dtype in peaks else "bfloat16"
+        if dtype not in peaks:
+            raise ValueError(f"dtype is {dtype!r}; {self.name} has peaks for {', '.join(peaks)}")
+        return peaks[dtype]
 
     def balance(self, dtype: str = "bfloat16") -> float:
         """FLOPs per byte above which work sits under the arithmetic roof."""

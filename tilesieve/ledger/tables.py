@@ -13,7 +13,8 @@ from tilesieve.ledger.step import Step
 UNITS = "Units: MB = 1e6 B, GFLOP = 1e9 multiplications and additions, 1 us = 1e-6 s."
 TERMS = (
     "Counted: bytes_min, every input of an operator read once and every output written once; FLOPs of products, "
-    "norms, rotations, SwiGLU, residual sums, quantising and softmax. Not counted: sampling, the host, links."
+    "norms, rotations, SwiGLU, residual sums, quantising and the votes of heads. Not counted: attention's softmax, "
+    "sampling, the host, links. Arithmetic that is no product is put under the bf16 roof, so a floor stays a floor."
 )
 
 

@@ -21,6 +21,8 @@ CATALOGUE = (
     Entry("slots", "plan", "positions of a selection as places in the page pool"),
     Entry("gqa_decode", "compute", "dense attention of single query rows over a paged cache"),
     Entry("sparse_gqa", "compute", "attention of single query rows over selected slots"),
+    Entry("sparse_gqa_prefill", "compute", "attention of many query rows, each over its own selection"),
+    Entry("merge", "combine", "partial attentions into one, by log-sum-exp"),
     Entry("combine", "combine", "expert rows back to their tokens"),
 )
 NAMES = tuple(entry.name for entry in CATALOGUE)

@@ -2,7 +2,9 @@
 
 The bits of a matrix product depend on its shape, so every product here is [B,M,D] x [B,D,BLOCK] or
 [B,M,BLOCK] x [B,BLOCK,E], where B and M are fixed by the model and by constants of the caller, never
-by how many rows or keys there are. Then a row's bits depend on neither.
+by how many rows or keys there are. Then a row's bits depend on neither. They also do not depend on
+where in a product the row stands if M is a multiple of 8 and E of 16 (narrow or odd widths take
+another path in the first rows than in the last: E = 5, 6, 7, 9, 10, 11 and odd M were seen to).
 
 Letters: B heads side by side, M query rows of a product, A lists of slots, N keys listed, L keys
 padded to whole blocks, D key width, E value width.
@@ -22,30 +24,38 @@ def padded(keys: int) -> int:
     return max(1, -(-keys // BLOCK)) * BLOCK
 
 
-def take(pool_pPGC: Tensor, slot_AN: Tensor, head_B: Tensor) -> Tensor:
-    """Rows of a paged pool in fp32: [B,N,C] for kv heads [B] and lists of slots (one, or one per head).
+def take(key_pPGD: Tensor, value_pPGE: Tensor, slot_AN: Tensor, head_B: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys [B,L,D] and values [B,L,E] in fp32 for kv heads [B] and lists of slots (one, or one per head).
 
-    Where a slot is < 0 the row is zero. Slots must lie in the pool.
+    Zero where a slot is < 0, and from N to L, the whole blocks. Slots must lie in the pool.
     """
-    page_size, width = pool_pPGC.shape[1], pool_pPGC.shape[3]
-    if pool_pPGC.numel() == 0:
-        return torch.zeros(len(head_B), slot_AN.shape[1], width, device=slot_AN.device)
-    slot_BN = slot_AN.clamp(min=0).expand(len(head_B), -1)
-    page_BN, offset_BN = slot_BN // page_size, slot_BN % page_size
-    steps = [stride // width for stride in pool_pPGC.stride()[:3]]
-    if pool_pPGC.stride() == (*(step * width for step in steps), 1):
-        # Whole rows, whatever the layout, are one table of rows, and index_select on it is a memcpy
-        # per row: four times as fast as indexing with (page, offset, head).
-        rows = 1 + sum((size - 1) * step for size, step in zip(pool_pPGC.shape[:3], steps, strict=True))
-        row_BN = page_BN * steps[0] + offset_BN * steps[1] + head_B[:, None] * steps[2]
-        table = pool_pPGC.as_strided((rows, width), (width, 1))
-        taken_BNC = table.index_select(0, row_BN.flatten()).view(*row_BN.shape, width)
-    else:
-        taken_BNC = pool_pPGC[page_BN, offset_BN, head_B[:, None]]
+    page_size, listed = max(1, key_pPGD.shape[1]), slot_AN.shape[1]
     missing_AN = slot_AN < 0
-    if bool(missing_AN.any()):
-        taken_BNC.masked_fill_(missing_AN[..., None], 0.0)
-    return taken_BNC.float()
+    holes = bool(missing_AN.any())
+    place_AN = slot_AN.clamp(min=0) if holes else slot_AN
+    page_AN = place_AN // page_size
+    offset_AN = place_AN - page_AN * page_size
+    tail = padded(listed) - listed
+    taken = []
+    for pool_pPGC in (key_pPGD, value_pPGE):
+        width = pool_pPGC.shape[3]
+        steps = tuple(stride // max(1, width) for stride in pool_pPGC.stride()[:3])
+        if pool_pPGC.numel() == 0 or listed == 0:
+            taken_BNC = torch.zeros(len(head_B), listed, width, device=slot_AN.device)
+        elif pool_pPGC.stride() == (*(step * width for step in steps), 1):
+            # Whole rows, whatever the layout, are one table of rows, and index_select on it is a
+            # memcpy per row: four times as fast as indexing with (page, offset, head).
+            rows = 1 + sum((size - 1) * step for size, step in zip(pool_pPGC.shape[:3], steps, strict=True))
+            row_BN = (page_AN * steps[0] + offset_AN * steps[1]) + head_B[:, None] * steps[2]
+            table = pool_pPGC.as_strided((rows, width), (width, 1))
+            taken_BNC = table.index_select(0, row_BN.flatten()).view(len(head_B), listed, width)
+        else:
+            taken_BNC = pool_pPGC[page_AN, offset_AN, head_B[:, None]]
+        if holes:
+            taken_BNC.masked_fill_(missing_AN[..., None], 0.0)
+        taken_BNC = taken_BNC.float()
+        taken.append(pad(taken_BNC, (0, 0, 0, tail)) if tail else taken_BNC)
+    return taken[0], taken[1]
 
 
 def attend(query_BMD: Tensor, key_BLD: Tensor, value_BLE: Tensor, score_BML: Tensor,
@@ -78,14 +88,15 @@ def attend_slots(query_BMD: Tensor, key_pPGD: Tensor, value_pPGE: Tensor, slot_A
                  head_B: Tensor) -> tuple[Tensor, Tensor]:  # fmt: skip
     """`attend` over lists of slots (one, or one per head); slots < 0 are skipped, an empty list
     gives out 0 and lse -inf."""
-    length = padded(slot_AN.shape[1])
-    slot_AL = pad(slot_AN, (0, length - slot_AN.shape[1]), value=-1)
-    missing_AL = slot_AL < 0
-    empty_A = missing_AL.all(-1)
-    mask_AL = torch.zeros(slot_AL.shape, device=slot_AL.device).masked_fill_(missing_AL, -torch.inf)
+    lists, listed = slot_AN.shape
+    length = padded(listed)
+    mask_AL = torch.full((lists, length), -torch.inf, device=slot_AN.device)
+    valid_AN = slot_AN >= 0
+    mask_AL[:, :listed].masked_fill_(valid_AN, 0.0)
+    empty_A = ~valid_AN.any(-1)
     mask_AL[:, 0].masked_fill_(empty_A, 0.0)  # an empty list looks at one zero row
-    score_BML = torch.empty(*query_BMD.shape[:2], length, device=slot_AL.device).copy_(mask_AL[:, None])
-    key_BLD, value_BLE = take(key_pPGD, slot_AL, head_B), take(value_pPGE, slot_AL, head_B)
+    score_BML = torch.empty(*query_BMD.shape[:2], length, device=slot_AN.device).copy_(mask_AL[:, None])
+    key_BLD, value_BLE = take(key_pPGD, value_pPGE, slot_AN, head_B)
     out_BME, lse_BM = attend(query_BMD, key_BLD, value_BLE, score_BML, range(0, length, BLOCK))
     return out_BME, lse_BM.masked_fill_(empty_A[:, None], -torch.inf)
 

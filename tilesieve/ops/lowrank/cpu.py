@@ -1,9 +1,9 @@
 """lowrank in matrix products of one fixed shape.
 
 Rows are grouped by sequence, in tiles of so many rows that their (row, head) pairs are at most
-_PAIRS; keys come in blocks of _BLOCK. So whatever the batch, a row meets products of the same shape and keeps its bits. A chunk
-of keys is gathered and converted once for all rows of its sequence, so memory beyond the result
-is _CHUNK keys in fp32, the queries in fp32 and one product.
+_PAIRS; keys come in blocks of _BLOCK. So whatever the batch, a row meets products of the same
+shape and keeps its bits. A chunk of keys is gathered and converted once for all rows of its
+sequence, so memory beyond the result is _CHUNK keys and the queries in fp32, and one product.
 """
 
 from collections.abc import Iterator

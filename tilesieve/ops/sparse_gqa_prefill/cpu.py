@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from tilesieve.ops.gqa_decode.reference import visible_slots, with_sink
-from tilesieve.ops.host import BLOCK, attend, padded, settled, take
+from tilesieve.ops.host import BLOCK, attend, settled, take
 from tilesieve.ops.sparse_gqa_prefill import reference
 
 
@@ -26,7 +27,8 @@ def tile_rows(g: int) -> int:
 @dataclass(frozen=True)
 class Keys:
     """One sequence: key [G,L,D] and value [G,L,E] in fp32, zero where no row may look (hidden [L]) and
-    where either is not finite (bad [G,L]). hidden and bad are None where nothing is."""
+    where either is not finite (bad [G,L]). hidden and bad are None where nothing is. E is padded to
+    a multiple of 16 (see ops/host.py)."""
 
     key: Tensor
     value: Tensor
@@ -45,10 +47,8 @@ class Mask:
 
 
 def read(key_pPGD: Tensor, value_pPGE: Tensor, slot_n: Tensor) -> Keys:
-    length = padded(len(slot_n))
-    slot_L = torch.nn.functional.pad(slot_n, (0, length - len(slot_n)), value=-1)
     head_G = torch.arange(key_pPGD.shape[2], device=slot_n.device)
-    key_GLD, value_GLE = (take(pool, slot_L[None], head_G) for pool in (key_pPGD, value_pPGE))
+    key_GLD, value_GLE = take(key_pPGD, value_pPGE, slot_n[None], head_G)
     bad_GL = None
     for rows in (key_GLD, value_GLE):
         # One pass that allocates nothing; only where it finds something a second that says where.
@@ -59,7 +59,12 @@ def read(key_pPGD: Tensor, value_pPGE: Tensor, slot_n: Tensor) -> Keys:
         # A weight of zero times NaN is NaN: rows that select such a key are the reference's.
         key_GLD.masked_fill_(bad_GL[..., None], 0.0)
         value_GLE.masked_fill_(bad_GL[..., None], 0.0)
-    return Keys(key_GLD, value_GLE, slot_L < 0 if bool((slot_n < 0).any()) else None, bad_GL)
+    if value_GLE.shape[2] % 16:
+        value_GLE = pad(value_GLE, (0, -value_GLE.shape[2] % 16))
+    hidden_L = None
+    if bool((slot_n < 0).any()):
+        hidden_L = pad(slot_n < 0, (0, key_GLD.shape[1] - len(slot_n)), value=True)
+    return Keys(key_GLD, value_GLE, hidden_L, bad_GL)
 
 
 def mask(index_TJK: Tensor, valid_TJK: Tensor, length: int, tile: int, hidden_L: Tensor | None) -> Mask:
@@ -90,9 +95,58 @@ def sparse_gqa_prefill(q_RHD: Tensor, key_pPGD: Tensor, value_pPGE: Tensor, tabl
         members.setdefault(seq, []).append(r)
     for seq, rows in members.items():
         last = max(position[r] for r in rows)
-        keys = read(
-            key_pPGD, value_pPGE, visible_slots(table_Bm, length_B, max_length, page_size, pages, seq, last)
-        )  # fmt: skip
+        slot_n = visible_slots(table_Bm, length_B, max_length, page_size, pages, seq, last)
+        keys = read(key_pPGD, value_pPGE, slot_n)
         for start in range(0, len(rows), tile):
             row_T = torch.tensor(rows[start : start + tile], device=q_RHD.device)
-            seen_T = visible_counts(...)
+            seen_T = (position_R[row_T] + 1).clamp(0, len(slot_n))
+            query_THD = q_RHD[row_T].float() * scale
+            out_THE, lse_TH, tainted_T = attend_tile(query_THD, keys, index_RAK[row_T], count_RA[row_T], seen_T, tile)
+            out_THE = with_sink(out_THE[..., : out_RHE.shape[2]], lse_TH, sink_H)
+            out_RHE[row_T], lse_RH[row_T] = out_THE, lse_TH
+            if tainted_T is None and settled(out_THE, lse_TH):
+                continue
+            for t, r in enumerate(row_T.tolist()):
+                if (tainted_T is not None and bool(tainted_T[t])) or not settled(out_THE[t], lse_TH[t]):
+                    one = slice(r, r + 1)
+                    out_RHE[one], lse_RH[one] = reference.sparse_gqa_prefill(
+                        q_RHD[one], key_pPGD, value_pPGE, table_Bm, length_B, max_length, seq_R[one],
+                        position_R[one], index_RAK[one], count_RA[one], scale, sink_H,
+                    )  # fmt: skip
+
+
+def attend_tile(query_THD: Tensor, keys: Keys, index_TAK: Tensor, count_TA: Tensor, seen_T: Tensor,
+                tile: int) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
+    """out [T,H,E], lse [T,H], and which rows [T] select something that is not finite (None: there is none)."""
+    (rows, heads, width), (kv_heads, length, value_width) = query_THD.shape, keys.value.shape
+    g, lists = heads // kv_heads, index_TAK.shape[1]
+    each = max(1, lists // kv_heads)  # lists that one kv head looks at
+    counted_TAK = torch.arange(index_TAK.shape[2], device=index_TAK.device) < count_TA[..., None]
+    valid_TAK = counted_TAK & (index_TAK >= 0) & (index_TAK < seen_T[:, None, None])
+    out_THE = query_THD.new_empty(rows, heads, value_width)
+    lse_TH = query_THD.new_empty(rows, heads)
+    tainted_T = None if keys.bad is None else torch.zeros(rows, dtype=torch.bool, device=query_THD.device)
+    query_gTD = query_THD.new_zeros(g, tile, width)
+    memory = query_THD.new_empty(g * tile * length)
+    for h in range(kv_heads):
+        heads_read = slice(h * g, h * g + g)
+        if h == 0 or lists > 1:
+            mine = slice(h * each, h * each + each)
+            chosen = mask(index_TAK[:, mine], valid_TAK[:, mine], length, tile, keys.hidden)
+        query_gTD[:, :rows] = query_THD[:, heads_read].transpose(0, 1)
+        columns = chosen.starts[-1] + BLOCK
+        score_gTL = memory[: g * tile * columns].view(g, tile, columns)
+        score_gTL.copy_(chosen.bias[..., :columns])
+        one = slice(h, h + 1)
+        out_gTE, lse_gT = attend(
+            query_gTD.view(1, g * tile, width), keys.key[one], keys.value[one], score_gTL.view(1, g * tile, columns),
+            chosen.starts,
+        )  # fmt: skip
+        out_gTE = out_gTE.view(g, tile, value_width).masked_fill_(chosen.empty[..., None], 0.0)
+        lse_gT = lse_gT.view(g, tile).masked_fill_(chosen.empty, -torch.inf)
+        out_THE[:, heads_read] = out_gTE[:, :rows].transpose(0, 1)
+        lse_TH[:, heads_read] = lse_gT[:, :rows].T
+        if tainted_T is not None and keys.bad is not None:
+            bad_JT = ((chosen.bias == 0) & keys.bad[h]).any(-1) & ~chosen.empty
+            tainted_T |= bad_JT[:, :rows].any(0)
+    return out_THE, lse_TH, tainted_T

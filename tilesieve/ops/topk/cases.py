@@ -98,7 +98,8 @@ def touched(inputs: dict[str, Any], outputs: tuple[Tensor, ...]) -> int:
     scores = inputs["scores"]
     rows, width = scores.shape[0], scores.shape[-1]
     heads = scores[0].numel() // width if rows and width else 0
-    pages, who = inputs.get("pages"), inputs.get("rows")
+    pages: Any = inputs.get("pages")
+    who: Any = inputs.get("rows")
     read, entries, seqs = 0, set(), set()
     for r in range(rows):
         start = max(0, int(inputs["start"][r])) if inputs.get("start") is not None else 0

@@ -4,14 +4,16 @@ no matrix products."""
 
 from tilesieve.cost import Cost
 
-# Scratch bytes of one pass of the CPU form, where a single set does not need more.
+# Bytes of scratch that the CPU form's sets of one pass may fill, where one set does not need more,
+# and of each buffer that part of them goes through: near the caches, yet long enough that the cost
+# of the calls does not show.
 SCRATCH = 16 << 20
+BUFFER = 4 << 20
 
 
-def set_bytes(*, width: int, heads: int) -> int:
-    """Scratch of one set of `heads` heads: masked scores, their softmax, and eight words a column for
-    keys and what orders them."""
-    return 4 * max(width, 64) * (2 * heads + 8)
+def set_bytes(*, width: int) -> int:
+    """Scratch of one set: eight words a column for keys and what orders them."""
+    return 32 * max(width, 64)
 
 
 def hand(*, sets: int, heads: int, scanned: int, mass: int = 0, summed: int = 0, **_: int) -> int:
@@ -30,9 +32,12 @@ def cost(*, rows: int, picks: int, scanned: int, width: int, heads: int = 1, set
     sequences = rows if sequences is None else sequences
     read = 4 * (scanned + rows * (starts + ends) + paged * (2 * rows + sequences + pages))
     written = rows * sets * (4 * picks + 4 + paged * 8 * picks)
-    one = set_bytes(width=width, heads=heads // sets if sets else 0)
+    one = set_bytes(width=width)
+    # Masked scores and their softmax, or the signs of the scores.
+    per = heads // sets if sets else 0
+    buffers = (2 if mass else 1) * max(BUFFER, 4 * per * max(width, 64))
     return Cost(
         flops=hand(sets=sets, heads=heads, scanned=scanned, mass=mass, summed=summed),
         bytes_min=read + written,
-        workspace=min(rows * sets, max(1, SCRATCH // one)) * one,
+        workspace=min(rows * sets, max(1, SCRATCH // one)) * one + buffers,
     )

@@ -13,6 +13,9 @@ from tilesieve.ops.topk import cost
 from tilesieve.ops.topk.keys import FORCED, LOWEST, NEVER, write_keys
 from tilesieve.ops.topk.reference import window
 
+# Columns that go through the passes of `settle` together: their masks and counts stay in the cache.
+_TOGETHER = 1 << 17
+
 
 def compact(mask_NL: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The columns of a mask with at most k per row, ascending, -1 at the tail: [N,k], and how many."""
@@ -24,33 +27,39 @@ def compact(mask_NL: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return index_NK, count_N
 
 
+def settle(key_NL: Tensor, bound_N1: Tensor, k: int) -> Tensor:
+    """The columns above each row's bound, and of those equal to it the first, k in all: [N,k] ascending."""
+    index_NK = torch.empty(len(key_NL), k, dtype=torch.int64, device=key_NL.device)
+    step = max(1, _TOGETHER // key_NL.shape[1])
+    for n in range(0, len(key_NL), step):
+        key, bound = key_NL[n : n + step], bound_N1[n : n + step]
+        better, equal = key > bound, key == bound
+        need = k - better.sum(-1, keepdim=True)
+        better |= equal.logical_and_(equal.cumsum(-1, dtype=torch.int32) <= need)
+        index_NK[n : n + step] = better.nonzero()[:, 1].view(-1, k)
+    return index_NK
+
+
 def best(key_NL: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k best columns by (key descending, column ascending), in ascending order, -1 at the tail."""
     rows, columns = key_NL.shape
     if columns <= k:
         return compact(key_NL > NEVER, k)
     # One more than asked for: if the least is alone, the others are the answer. If not, which of its
-    # equals torch has found is chance; the strictly better ones are sure, the rest is looked up in order.
+    # equals torch has found is chance, and the row is settled in column order.
     value, place = key_NL.topk(k + 1, sorted=False)
     least = value.amin(-1, keepdim=True)
     dropped = value == least
-    tied = (dropped.sum(-1, keepdim=True) > 1) & (least > NEVER)
-    dropped |= value <= NEVER
-    place.masked_fill_(dropped, columns)
-    # All rows in one flat integer sort, which torch does by radix: each row keeps its own interval.
-    base = torch.arange(rows, device=place.device)[:, None] * (columns + 1)
-    flat = place.add_(base).flatten()
-    if rows * (columns + 1) < 1 << 31:
-        flat = flat.int()
-    index = (flat.sort().values.view(rows, k + 1) - base)[:, :k]
+    tied = ((dropped.sum(-1, keepdim=True) > 1) & (least > NEVER))[:, 0]
+    if bool(tied.all()):
+        return settle(key_NL, least, k), torch.full((rows,), k, device=key_NL.device)
+    place = place.int().masked_fill_(dropped.logical_or_(value <= NEVER), columns)
+    index = place.sort().values[:, :k]
     index = index.masked_fill_(index == columns, -1)
     count = (index >= 0).sum(-1)
     if bool(tied.any()):
-        of = tied[:, 0].nonzero()[:, 0]
-        some, bound = key_NL[of], least[of]
-        better, equal = some > bound, some == bound
-        need = k - better.sum(-1, keepdim=True)
-        index[of], count[of] = compact(better | (equal & (equal.cumsum(-1, dtype=torch.int32) <= need)), k)
+        index[tied] = settle(key_NL[tied], least[tied], k).int()
+        count[tied] = k
     return index, count
 
 
@@ -88,7 +97,7 @@ def topk(scores_RSL: Tensor, k: int, start_R: Tensor | None, end_R: Tensor | Non
     if local_k is not None and local_k >= min(k, block):
         local_k = None  # what is among the k best of the row is among the k best of its block
     per = heads // sets if sets else 0
-    at_once = max(1, cost.SCRATCH // cost.set_bytes(width=width, heads=per))
+    at_once = max(1, cost.SCRATCH // cost.set_bytes(width=width))
     step_G = max(1, min(sets, at_once))
     step_R = max(1, min(rows, at_once // step_G))
     buffer = torch.empty(step_R * step_G * width, dtype=torch.int32, device=scores_RSL.device)

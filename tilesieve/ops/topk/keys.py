@@ -4,18 +4,19 @@ R rows, G sets per row, H heads of a set, L columns. A key at or below NEVER is 
 above +inf. Comparing integers costs less than comparing floats, which must look for NaN.
 """
 
+import math
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
+from tilesieve.ops.topk import cost
 from tilesieve.ops.topk.reference import COLUMNS, LARGEST
 
 INF = 0x7F800000  # the key of +inf
 NEVER = -INF  # the key of -inf
 LOWEST = -(1 << 31)
 FORCED = (1 << 31) - 1
-
-# Bytes of a buffer that several passes go over: it stays in the L2 cache.
-_BUFFER = 1 << 20
 
 
 def outside(x: Tensor, start_R: Tensor, end_R: Tensor, fill: float) -> None:
@@ -30,21 +31,26 @@ def outside(x: Tensor, start_R: Tensor, end_R: Tensor, fill: float) -> None:
         x[..., early:].masked_fill_(columns[early:] >= end_R.view(by_row), fill)
 
 
-def _passes(x: Tensor) -> tuple[int, list[slice]]:
-    """Rows of x per buffer, and the passes over x that this makes."""
-    step = min(len(x), max(1, _BUFFER // max(1, 4 * x[0].numel())))
-    return step, [slice(r, min(r + step, len(x))) for r in range(0, len(x), step)]
+def _parts(x: Tensor) -> Iterator[tuple[slice, slice]]:
+    """Cut x [R,G,...] into parts of at most BUFFER bytes, or one set where that is more."""
+    rows, sets = x.shape[:2]
+    at_once = max(1, cost.BUFFER // max(1, 4 * x[0, 0].numel()))
+    step_G = min(sets, at_once)
+    step_R = min(rows, max(1, at_once // step_G))
+    for r in range(0, rows, step_R):
+        for g in range(0, sets, step_G):
+            yield slice(r, r + step_R), slice(g, g + step_G)
 
 
 def _order(x_RGL: Tensor, key_RGL: Tensor) -> None:
     """fp32 scores to keys: sign and magnitude become two's complement, so -0 equals +0 and denormals
     keep their order; NaN becomes LOWEST."""
-    bits_RGL = x_RGL.view(torch.int32)
-    step, passes = _passes(key_RGL)
-    buffer = torch.empty_like(key_RGL[:step])
-    for part in passes:
+    bits_RGL, buffer = x_RGL.view(torch.int32), key_RGL.new_empty(0)
+    for part in _parts(key_RGL):
         bits, key = bits_RGL[part], key_RGL[part]
-        sign = torch.bitwise_right_shift(bits, 31, out=buffer[: len(key)])
+        # The first part is the largest.
+        buffer = buffer if buffer.numel() else torch.empty_like(bits, memory_format=torch.contiguous_format)
+        sign = torch.bitwise_right_shift(bits, 31, out=buffer.view(-1)[: bits.numel()].view(bits.shape))
         torch.bitwise_and(sign, FORCED, out=key).bitwise_xor_(bits).sub_(sign)
         # A NaN with its sign set is below NEVER already.
         if int(key.amax()) > INF:
@@ -55,21 +61,20 @@ def _masses(x_RGHL: Tensor, start_R: Tensor, end_R: Tensor, key_RGL: Tensor) -> 
     """Keys of the mass over each row's range, summed over two heads or more in ascending order. A mass
     is not negative, so its bits are its key."""
     width = x_RGHL.shape[-1]
-    step, passes = _passes(x_RGHL)
-    shape = (step, *x_RGHL.shape[1:3], max(width, COLUMNS))
-    masked, soft = x_RGHL.new_empty(0), x_RGHL.new_empty(shape)
-    for part in passes:
-        x, start, end, total = x_RGHL[part], start_R[part], end_R[part], key_RGL[part].view(torch.float32)
+    buffers: list[Tensor] = []
+    for part in _parts(x_RGHL):
+        x, start, end, total = x_RGHL[part], start_R[part[0]], end_R[part[0]], key_RGL[part].view(torch.float32)
+        shape = (*x.shape[:3], max(width, COLUMNS))
+        if not buffers:  # the first part is the largest
+            buffers = [x.new_empty(shape), x.new_empty(shape)]
+        y, p = (b.view(-1)[: math.prod(shape)].view(shape) for b in buffers)
         if width < COLUMNS or not x.is_contiguous() or int(start.max()) > 0 or int(end.min()) < width:
-            if not masked.numel():
-                masked = x.new_empty(shape)
-            y = masked[: len(x)]
             y[..., :width] = x
             y[..., width:] = -torch.inf
             outside(y[..., :width], start, end, -torch.inf)
         else:
             y = x
-        p = torch.softmax(y, -1, out=soft[: len(x)])
+        torch.softmax(y, -1, out=p)
         # NaN or +inf anywhere in a head's range, or nothing above -inf, makes all of its row NaN.
         bad_RGH = p[..., 0].isnan()
         if bool(bad_RGH.any()):

@@ -219,8 +219,8 @@ def topk(scores: Tensor, *, k: int, start: Tensor | None = None, end: Tensor | N
         return selection if pages is None else (selection, Slots(slot, count))
     selection, slots = out if isinstance(out, tuple) else (out, None)
     if (slots is None) != (pages is None):
-        raise ValueError(f"out is {'a Selection' if slots is None else '(Selection, Slots)'}; allowed "
-                         f"{'with' if pages is not None else 'without'} pages: the other")  # fmt: skip
+        raise ValueError("out is a Selection; allowed with pages: (Selection, Slots)" if slots is None else
+                         "out is a pair; allowed without pages: a Selection")  # fmt: skip
     index, count = selection.index, selection.count
     slot = index.new_empty(*index.shape[:-1], 0, dtype=torch.int64) if slots is None else slots.slot
     if slots is not None:

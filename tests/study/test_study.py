@@ -1,0 +1,132 @@
+"""The study on a tiny model: its numbers against direct computation, and that nothing done is lost."""
+
+import json
+import math
+
+import pytest
+import torch
+
+from tilesieve.policies import Scoring
+from tilesieve.study.plan import Plan
+from tilesieve.study.run import run_study
+
+T = 200
+
+
+@pytest.fixture(scope="module")
+def plan(model_folder, text_file):
+    return Plan(model_folder, text_file, tokens=T, steps=6, budgets=(8, 16, 32), budget=16,
+                scoring=Scoring("pca", 8, "score_int8"))  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def finished(plan, tmp_path_factory):
+    out = tmp_path_factory.mktemp("out")
+    return run_study(plan, out), out
+
+
+def runs(study):
+    return {run["name"]: run for run in study["runs"]}
+
+
+def test_dense_perplexity_is_transformers_own(finished, plan, model_folder):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    study, _ = finished
+    ids = AutoTokenizer.from_pretrained(model_folder)(plan.text.read_text(), return_tensors="pt").input_ids[:, :T]
+    model = AutoModelForCausalLM.from_pretrained(model_folder).eval()
+    with torch.no_grad():
+        logits = model(ids).logits[0, T // 2 - 1 : -1]
+    nll = torch.nn.functional.cross_entropy(logits.double(), ids[0, T // 2 :]).item()
+    assert runs(study)["dense"]["nll"] == pytest.approx(nll, rel=1e-6)
+    assert runs(study)["dense"]["perplexity"] == pytest.approx(math.exp(nll), rel=1e-6)
+
+
+def test_everything_selected_is_dense_to_six_digits(finished):
+    dense, full = (runs(finished[0])[name] for name in ("dense", "full"))
+    assert full["perplexity"] == pytest.approx(dense["perplexity"], rel=1e-6)
+    assert full["kl_worst"] < 1e-6 and full["mass_worst"] == pytest.approx(1.0, abs=1e-5)
+    assert full["overlap"] == 1.0 and full["continuation"]["diverges_at"] is None
+
+
+def test_the_sweep_is_dense_and_six(finished):
+    study, _ = finished
+    assert [run["family"] for run in study["runs"]] == ["dense", "exact", "exact", "exact", "lowrank", "window", "full"]
+    for run in study["runs"]:
+        assert len(run["continuation"]["tokens"]) == 6
+        assert {s["phase"] for s in run["stages"]} == {"pass", "decode"}
+
+
+def test_more_budget_keeps_more_mass_and_exact_overlaps_itself(finished):
+    found = runs(finished[0])
+    masses = [found[f"exact-{k}"]["mass_mean"] for k in (8, 16, 32)]
+    assert masses == sorted(masses) and 0.2 < masses[0] < masses[2] < 1
+    # 0.98: the run forces the token itself into the set (last = 1), the ideal does not.
+    assert all(found[f"exact-{k}"]["overlap"] > 0.9 for k in (8, 16, 32))
+    assert found["window-16"]["overlap"] < 0.6
+    assert found["exact-16"]["kl_mean"] < found["window-16"]["kl_mean"]
+
+
+def test_bytes_per_token_follow_the_formats(finished):
+    """3 layers, 2 kv heads of 16, fp32: dense reads 128 + 128 bytes a position, layer and head pair."""
+    found = runs(finished[0])
+    dense = found["dense"]["bytes_per_token"]
+    seen = sum(range(T + 1, T + 6)) // 5  # positions a step sees, mean of five
+    assert dense == pytest.approx(3 * seen * 2 * 16 * 4 * 2, rel=0.02)
+    assert found["window-16"]["bytes_per_token"] < dense / 5
+    assert all(run["bytes_dense"] == dense for run in found.values())
+
+
+def test_the_files_say_the_same(finished):
+    study, out = finished
+    assert json.loads((out / "study.json").read_text()) == study
+    rows = [json.loads(line) for line in (out / "study.jsonl").read_text().splitlines()]
+    assert [row["type"] for row in rows] == ["study", *["run"] * 7]
+
+
+def test_timeline_positions_are_selections(finished):
+    study, _ = finished
+    assert {entry["run"] for entry in study["timeline"]} == {"exact-16", "lowrank-16"}
+    for entry in study["timeline"]:
+        assert len(entry["queries"]) == len(entry["positions"]) > 20
+        for query, positions in zip(entry["queries"], entry["positions"], strict=True):
+            assert len(positions) == min(16, query + 1)
+            assert positions == sorted(positions) and positions[-1] == query
+
+
+def test_a_killed_study_resumes(plan, tmp_path):
+    """Kill at the third run, in the middle of a row: what was finished is kept, the rest is run."""
+
+    class Killed(Exception):
+        pass
+
+    said = []
+
+    def tell(what, share):
+        said.append(what)
+        if what.startswith("shared top-k 32"):
+            raise Killed
+
+    with pytest.raises(Killed):
+        run_study(plan, tmp_path, tell=tell)
+    path = tmp_path / "study.jsonl"
+    before = path.read_text()
+    assert before.count("\n") == 4  # the study, dense, two runs
+    path.write_text(before + '{"type": "run", "run": {"na')
+    again = []
+    study = run_study(plan, tmp_path, tell=lambda what, share: again.append(what))
+    assert path.read_text().startswith(before)
+    assert not any(what.startswith(("shared top-k 8", "shared top-k 16")) for what in again)
+    assert len(study["runs"]) == 7
+    third = []
+    run_study(plan, tmp_path, tell=lambda what, share: third.append(what))
+    assert third == ["loading the model"]
+
+
+def test_another_plan_does_not_overwrite(plan, tmp_path, model_folder, text_file):
+    run_study(plan, tmp_path)
+    rows = (tmp_path / "study.jsonl").read_text()
+    small = Plan(model_folder, text_file, tokens=64, steps=1, budgets=(8,), budget=8)
+    study = run_study(small, tmp_path)
+    assert [r["name"] for r in study["runs"]] == ["dense", "exact-8", "lowrank-8", "window-8", "full"]
+    assert (tmp_path / "study.1.jsonl").read_text() == rows
