@@ -44,5 +44,5 @@ def model_folder(tmp_path_factory):
 @pytest.fixture(scope="session")
 def text_file(tmp_path_factory):
     path = tmp_path_factory.mktemp("text") / "prose.txt"
-    path.write_text(prose(400))
+    path.write_text(prose(600))
     return path

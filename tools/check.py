@@ -114,7 +114,7 @@ def test(part: str, folders: Sequence[str], root: Path, environment: Mapping[str
 
 def summary(results: Sequence[Result]) -> str:
     """The table, and alone on the last line the sum of the tests."""
-    rows = [("part", "result", "seconds", "passed", "failed", "skipped")]
+    rows: list[tuple[str, ...]] = [("part", "result", "seconds", "passed", "failed", "skipped")]
     for r in results:
         tested = [str(n) for n in r.counts] if any(r.counts) else ["", "", ""]
         rows.append((r.part, "ok" if r.ok else "FAILED", f"{r.seconds:.1f}", *tested))

@@ -3,7 +3,7 @@
 import pytest
 import transformers as tf
 
-from tilesieve.hf.load import load
+from tilesieve.hf.load import Checkpoint
 from tilesieve.hf.shape import Shape, shape_of
 
 
@@ -32,8 +32,9 @@ def test_refused_configurations(config, said):
 
 
 def test_what_was_saved_is_what_is_loaded(model_folder):
-    model, tokenizer, shape = load(model_folder)
-    assert shape == Shape("llama", 3, 4, 2, 16, 512)
+    checkpoint = Checkpoint.open(model_folder)
+    model, tokenizer = checkpoint.model(), checkpoint.tokenizer
+    assert checkpoint.shape == Shape("llama", 3, 4, 2, 16, 512)
     assert tokenizer("the king")["input_ids"] == [1, 2]
     assert not model.training
 
@@ -49,4 +50,4 @@ def test_missing_tensors_are_named(model_folder, tmp_path):
     del tensors["model.layers.1.self_attn.q_proj.weight"]
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ValueError, match=r"lack model\.layers\.1\.self_attn\.q_proj\.weight"):
-        load(folder)
+        Checkpoint.open(folder).model()

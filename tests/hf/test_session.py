@@ -166,6 +166,19 @@ def test_a_prompt_leaves_the_positions_its_last_queries_looked_at():
     assert torch.equal(session.memories[0].selection.index[0].long(), want)
 
 
+def test_priming_changes_nothing_but_when_it_is_done():
+    model, shape = ready("llama")
+    policy = Policy(k=8, scoring=Scoring("pca", 8, "score_int8"), reselect=Every(3))
+    results = []
+    for primed in (False, True):
+        session = Session.new(shape, policy, tokens=T, prompt=60)
+        forward(model, ids()[:100], session, "prefill")
+        if primed:
+            session.prime()
+        results.append(torch.cat([forward(model, ids()[t : t + 1], session, "step") for t in range(100, 105)]))
+    assert torch.equal(*results)
+
+
 def test_a_branch_leaves_the_original_alone():
     model, shape = ready("llama")
     session = Session.new(shape, None, tokens=T)

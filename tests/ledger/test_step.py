@@ -3,18 +3,13 @@
 from dataclasses import replace
 
 import pytest
-import torch
 
-import tilesieve
 from tilesieve.cost import ZERO
-from tilesieve.formats.kv import new_kv
-from tilesieve.formats.score import new_score
-from tilesieve.ledger import Ledger, total
-from tilesieve.ledger.models import LLAMA31_8B, SMOLLM2_135M, Model
+from tilesieve.ledger import total
+from tilesieve.ledger.models import LLAMA31_8B, SMOLLM2_135M
 from tilesieve.ledger.step import Step, attention, decode_step
 from tilesieve.ops import catalogue
 from tilesieve.policies import SHARES
-from tilesieve.types import Pages, Projection, Rows
 
 MODELS = (SMOLLM2_135M, LLAMA31_8B)
 DENSE = Step(context=4096)
@@ -63,8 +58,7 @@ def test_weights_are_read_once_and_multiplied_once(model):
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda m: m.name)
-@pytest.mark.parametrize("share", SHARES)
-@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(("share", "packed"), [*((s, False) for s in SHARES), ("layer", True), ("kv_head", True)])
 def test_totals_are_sums_and_rows_are_in_flow_order(model, share, packed):
     rows = decode_step(model, replace(SPARSE, share=share, packed=packed))
     summed = sum((row.cost for row in rows), ZERO)
@@ -102,6 +96,17 @@ def test_cost_grows_with_each_knob():
     assert cost(packed=True).flops == base.flops
 
 
+@pytest.mark.parametrize(("share", "lists"), [("layer", 1), ("kv_head", 3)])
+def test_a_packed_gather_by_hand(share, lists):
+    """Rows are read, written, and read again by attention: the three passes of k_from_cost."""
+    rows = by_name(attention(SMOLLM2_135M, replace(SPARSE, share=share, packed=True)))
+    selected = 256 * SMOLLM2_135M.kv_bytes_per_token()
+    assert rows["gather"].cost.bytes_min == 2 * selected + 30 * lists * (256 * 8 + 4)
+    assert rows["gather"].cost.flops == 0
+    attend = rows["sparse_gqa"].cost.bytes_min
+    assert attend == selected + 30 * (9 * 64 * 2 + 256 * 8 + 4 + 4 * 9 * (64 + 1))
+
+
 def test_qk_norm_adds_its_rows():
     normed = replace(SMOLLM2_135M, qk_norm=True)
     plain, more = (by_name(decode_step(m, SPARSE)) for m in (SMOLLM2_135M, normed))
@@ -120,6 +125,7 @@ def test_qk_norm_adds_its_rows():
         ({"page_size": 0}, "page_size is 0"),
         ({"score_format": "int8"}, "score_format is 'int8'; allowed: score_fp32, score_bf16, score_int8, score_fp8"),
         ({"share": "head"}, "share is 'head'; allowed: layer, kv_head, q_head"),
+        ({"share": "q_head", "packed": True}, "packed is True with share 'q_head'; allowed: layer, kv_head"),
         ({"cache": "fp8"}, "cache is 'fp8'; allowed: kv_bf16, kv_fp16, kv_fp32"),
     ],
 )

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from tilesieve.ops import run
-from tilesieve.ops.topk import cost, cpu
+from tilesieve.ops.topk import cost, cpu, keys
 from tilesieve.ops.topk.op import topk
 
 IMPLS = pytest.mark.parametrize("impl", ["reference", "cpu"])
@@ -63,8 +63,8 @@ def test_chunks_threads_and_strides_do_not_show(monkeypatch, values, more):
     finally:
         torch.set_num_threads(threads)
     for scratch, buffer, together in ((1, 1, 1), (60_000, 9000, 1000), (1 << 30, 1 << 30, 1 << 30)):
-        monkeypatch.setattr(cost, "SCRATCH", scratch)
-        monkeypatch.setattr(cost, "BUFFER", buffer)
+        monkeypatch.setattr(cpu, "SCRATCH", scratch)
+        monkeypatch.setattr(keys, "BUFFER", buffer)
         monkeypatch.setattr(cpu, "_TOGETHER", together)
         assert same_bits(topk(scores, k=40, end=end, **more).index, want.index)
 
@@ -112,6 +112,9 @@ def test_blocks_are_counted_from_the_start_of_the_row(impl):
     # Forced picks take no place of their block's best.
     assert picks(row, impl, k=4, local_k=1, block=4, first=1, last=1) == [0, 1, 4, 7]
     assert picks(row, impl, k=4, local_k=1, block=100) == [0]
+    # Also of a mass, and where k would hold all columns.
+    heads = torch.stack([row.flip(0), row.flip(0)])[None]
+    assert picks(heads, impl, k=9, local_k=1, block=3, share="layer") == [[2, 5, 7]]
 
 
 @IMPLS
@@ -172,8 +175,10 @@ class Live(TorchDispatchMode):
 @pytest.mark.parametrize("more", [{"share": "layer"}, {}, {"share": "layer", "first": 4, "last": 64}, {"local_k": 40}])
 def test_scratch_stays_within_the_workspace(monkeypatch, more):
     """Whatever the rows: 300 rows of 4 heads by 3000 columns are 14 MB of scores."""
-    monkeypatch.setattr(cost, "SCRATCH", 1 << 20)
-    monkeypatch.setattr(cost, "BUFFER", 1 << 18)
+    assert (cpu.SCRATCH, keys.BUFFER) == (cost.SCRATCH, cost.BUFFER)
+    for module, name, size in ((cpu, "SCRATCH", 1 << 20), (keys, "BUFFER", 1 << 18)):
+        monkeypatch.setattr(module, name, size)
+        monkeypatch.setattr(cost, name, size)
     scores = torch.randn(300, 4, 3000)
     scores[::2] = scores[::2].round()
     end = torch.randint(1500, 3001, (300,), dtype=torch.int32)

@@ -54,15 +54,16 @@ def test_the_sweep_is_dense_and_six(finished):
     assert [run["family"] for run in study["runs"]] == ["dense", "exact", "exact", "exact", "lowrank", "window", "full"]
     for run in study["runs"]:
         assert len(run["continuation"]["tokens"]) == 6
-        assert {s["phase"] for s in run["stages"]} == {"pass", "decode"}
+        assert {"pass", "decode"} <= {s["phase"] for s in run["stages"]} <= {"pass", "prompt", "decode"}
+        assert {s["calls"] for s in run["stages"] if s["phase"] == "decode"} == {3 * 5}
 
 
 def test_more_budget_keeps_more_mass_and_exact_overlaps_itself(finished):
     found = runs(finished[0])
     masses = [found[f"exact-{k}"]["mass_mean"] for k in (8, 16, 32)]
     assert masses == sorted(masses) and 0.2 < masses[0] < masses[2] < 1
-    # 0.98: the run forces the token itself into the set (last = 1), the ideal does not.
-    assert all(found[f"exact-{k}"]["overlap"] > 0.9 for k in (8, 16, 32))
+    # A run keeps the token itself (last = 1), the ideal set need not: at most one of k differs.
+    assert all(1 - 1 / k <= found[f"exact-{k}"]["overlap"] <= 1 for k in (8, 16, 32))
     assert found["window-16"]["overlap"] < 0.6
     assert found["exact-16"]["kl_mean"] < found["window-16"]["kl_mean"]
 

@@ -88,18 +88,18 @@ def _tables(model: Any, step: Any, chip: Any, graph: bool) -> None:
     from tilesieve.ledger.step import decode_step
     from tilesieve.ledger.tables import step_table
 
-    console, times = Console(), []
+    # All numbers before the first line, so that a wrong value prints its error and nothing else.
+    sides = [(side, decode_step(model, side)) for side in (replace(step, k=None), step)]
+    dense, sparse = (seconds(rows, chip, graph=graph) for _, rows in sides)
+    flip = context_flip(model, step, chip, graph=graph)
+    console = Console()
     if not console.is_terminal:  # a pipe or a file has no width; the tables need this much
         console.width = 120
-    for side in (replace(step, k=None), step):
-        rows = decode_step(model, side)
+    for side, rows in sides:
         console.print(step_table(model, side, rows, chip, graph=graph))
         console.print()
-        times.append(seconds(rows, chip, graph=graph))
-    dense, sparse = times
-    flip = context_flip(model, step, chip, graph=graph)
     where = "at no context up to 2^24" if flip is None else f"from a context of {flip} on"
     console.print(f"Floors: dense {dense * 1e6:.1f} us, sparse {sparse * 1e6:.1f} us, {dense / sparse:.2f} x.")
     console.print(f"On this chip sparse pays {where}, with everything else as above.")
-    console.print(f"By bytes, for one kv head: scoring and attention cost no more than dense up to k = "
-                  f"{k_limit(model, step)}. This bounds cost, not quality.")  # fmt: skip
+    console.print(f"Reduced keys and selected rows together are no more bytes than all rows up to k = "
+                  f"{k_limit(model, step)} (per kv head). This bounds cost, not quality.")  # fmt: skip

@@ -46,7 +46,7 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
         except KeyboardInterrupt as stop:
             raise SystemExit(_stopped(stop)) from None
         except BrokenPipeError:
-            sys.stdout = None  # type: ignore[assignment]  # nobody reads; do not flush again at exit
+            sys.stdout = None  # nobody reads; do not flush again at exit
             raise SystemExit(1) from None
         except (ValueError, OSError) as error:
             if _DEBUG.get():

@@ -2,6 +2,9 @@
 
 import importlib.util
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,57 +25,83 @@ def default_model() -> Path:
     return files[0]
 
 
-def load(path: Path, dtype: torch.dtype = torch.float32) -> tuple[Any, Any, Shape]:
-    """(model, tokenizer, shape). `path` is a transformers folder or one .gguf file, on this machine.
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model on this machine whose configuration and tokenizer are read and whose weights are not yet."""
 
-    Raises ValueError naming the file and what is wrong: missing, truncated, no decoder, or a kind
-    of attention that is not plain MHA/GQA.
-    """
-    path = Path(path)
-    if not path.exists():
-        raise ValueError(f"model is {path}: no such file or folder")
-    folder, options = path, {}
-    if path.is_file():
-        if path.suffix != ".gguf":
-            raise ValueError(f"model is {path}: allowed is a folder with config.json, or a .gguf file")
-        _magic(path)
-        folder, options = path.parent, {"gguf_file": path.name}
-    elif not (path / "config.json").is_file():
-        found = ", ".join(sorted(p.name for p in path.iterdir())[:6]) or "nothing"
-        raise ValueError(f"model is {path}: the folder has no config.json (it has {found})")
-    # Nothing is fetched: what is not in the folder is an error, not a download.
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    # transformers shows a tqdm bar for a GGUF that its own switch does not reach; ours would fight with it.
-    os.environ.setdefault("TQDM_DISABLE", "1")
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils import logging
+    path: Path
+    config: Any
+    shape: Shape
+    tokenizer: Any
 
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    what = "the configuration"
+    @classmethod
+    def open(cls, path: Path) -> "Checkpoint":
+        """`path` is a transformers folder or one .gguf file.
+
+        Raises ValueError naming the file and what is wrong: missing, damaged, no decoder, or a kind of
+        attention that is not plain MHA/GQA.
+        """
+        path = Path(path)
+        if not path.exists():
+            raise ValueError(f"model is {path}: no such file or folder")
+        if path.is_file():
+            if path.suffix != ".gguf":
+                raise ValueError(f"model is {path}: allowed is a folder with config.json, or a .gguf file")
+            _magic(path)
+        elif not (path / "config.json").is_file():
+            found = ", ".join(sorted(p.name for p in path.iterdir())[:6]) or "nothing"
+            raise ValueError(f"model is {path}: the folder has no config.json (it has {found})")
+        # Nothing is fetched: what is not in the folder is an error, not a download.
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")
+        # transformers shows a tqdm bar for a GGUF that its own switch does not reach; ours would fight with it.
+        os.environ.setdefault("TQDM_DISABLE", "1")
+        from transformers import AutoConfig, AutoTokenizer
+        from transformers.utils import logging
+
+        logging.set_verbosity_error()
+        logging.disable_progress_bar()
+        folder, options = _where(path)
+        with _named(path, "the configuration"):
+            config = AutoConfig.from_pretrained(folder, **options)
+            shape = shape_of(config)
+        with _named(path, "the tokenizer"):
+            tokenizer = AutoTokenizer.from_pretrained(folder, **options)
+        return cls(path, config, shape, tokenizer)
+
+    def model(self, dtype: torch.dtype = torch.float32) -> Any:
+        """The model with its weights. Raises ValueError for weights that are damaged or incomplete."""
+        from transformers import AutoModelForCausalLM
+
+        folder, options = _where(self.path)
+        with _named(self.path, "the weights"):
+            model, info = AutoModelForCausalLM.from_pretrained(
+                folder, config=self.config, dtype=dtype, output_loading_info=True, **options
+            )
+        # A tensor that the files lack is filled with random numbers and mentioned in a log; here it is an error.
+        missing = sorted(info.get("missing_keys") or ())
+        if missing:
+            raise ValueError(f"model is {self.path}: the weights lack {missing[0]} and {len(missing) - 1} more")
+        wrong = sorted(str(entry) for entry in info.get("mismatched_keys") or ())
+        if wrong:
+            raise ValueError(f"model is {self.path}: the weights do not fit the configuration: {wrong[0]}")
+        return model.eval()
+
+
+def _where(path: Path) -> tuple[str, dict[str, str]]:
+    """transformers' words for a folder, or for one GGUF file in a folder."""
+    return (str(path.parent), {"gguf_file": path.name}) if path.is_file() else (str(path), {})
+
+
+@contextmanager
+def _named(path: Path, what: str) -> Iterator[None]:
+    """Errors of the block as one ValueError that names the file."""
     try:
-        config = AutoConfig.from_pretrained(str(folder), **options)
-        shape = shape_of(config)
-        what = "the weights"
-        model, info = AutoModelForCausalLM.from_pretrained(
-            str(folder), config=config, dtype=dtype, output_loading_info=True, **options
-        )
-        what = "the tokenizer"
-        tokenizer = AutoTokenizer.from_pretrained(str(folder), **options)
+        yield
     except Exception as error:  # transformers, safetensors and gguf raise many kinds for a bad file
         if path.is_file():
             _complete(path)
-        if isinstance(error, ValueError):
-            raise ValueError(f"model is {path}: {what}: {_first_line(error)}") from error
-        raise ValueError(f"model is {path}: cannot read {what}: {type(error).__name__}: {_first_line(error)}") from error
-    # A tensor that the files lack is filled with random numbers and mentioned in a log; here it is an error.
-    missing = sorted(info.get("missing_keys") or ())
-    if missing:
-        raise ValueError(f"model is {path}: the weights lack {missing[0]} and {len(missing) - 1} more")
-    wrong = sorted(str(entry) for entry in info.get("mismatched_keys") or ())
-    if wrong:
-        raise ValueError(f"model is {path}: the weights do not fit the configuration: {wrong[0]}")
-    return model.eval(), tokenizer, shape
+        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        raise ValueError(f"model is {path}: {what}: {kind}{_first_line(error)}") from error
 
 
 def _first_line(error: BaseException) -> str:

@@ -68,6 +68,7 @@ class Session:
     memories: dict[int, Memory] = field(default_factory=dict)
     tails: dict[int, Tensor] = field(default_factory=dict)
     prompt_end: int = 0
+    scale: float | None = None
     _count: int = 0
 
     @classmethod
@@ -123,7 +124,8 @@ class Session:
                 memory = self._memory(layer, q, reads, policy, scale)
                 out = attend_step(q, reads, self.rows, [self.start], policy, memory, scale=scale)
                 kept.append(memory.selection)
-        if self.way == "prefill":
+        self.scale = scale
+        if self.way == "prefill" and window is None:
             before = [self.tails[layer]] if layer in self.tails else []
             self.tails[layer] = torch.cat([*before, q])[-PROMPT_QUERIES:]
             self.prompt_end = self.start + q.shape[0]
@@ -150,32 +152,44 @@ class Session:
         position = torch.arange(self.start, self.start + self._count, dtype=torch.int32, device=q.device)
         self.rows = Rows(torch.zeros_like(position), position)
 
-    def _reduce(self, layer: int, cache: LayerCache, k: Tensor) -> None:
-        """Append the new keys to the layer's score cache, which is made at its first tokens."""
-        assert self.pool is not None and self.policy is not None and self.slot is not None
-        scoring = self.policy.scoring
-        if scoring.kind in ("exact", "window"):
+    def prime(self) -> None:
+        """After a prompt, before the first step: reduce the prompt's keys and choose the sets to start from.
+
+        The first step would do the same; calling this keeps it out of that step's costs.
+        """
+        if self.policy is None or self.pool is None:
             return
-        assert scoring.columns is not None
-        if cache.score is None:
-            # The page table of this sequence starts at position 0, so earlier keys are all here.
-            assert self.pages is not None
-            earlier, _ = contiguous(cache.kv, self.pages, self.seq, self.start + k.shape[0])
-            prompt = earlier.transpose(0, 1)[: self.prompt]
-            self.pool.add_scores(layer, projection_of(scoring, prompt), scoring.format)
-            cache = self.pool.layers[layer]
-            if self.start:
-                self._append_scores(cache, earlier.transpose(0, 1)[: self.start], self._slots_before())
-        self._append_scores(cache, k, self.slot)
+        self.pages = self.pool.pages((self.seq,))
+        with self.around():
+            for layer, tail in self.tails.items():
+                if self.policy.dense(layer):
+                    continue
+                self._prepare(layer, self.prompt_end)
+                cache = self.pool.layers[layer]
+                reads = Reads(cache.kv, cache.score, cache.projection, self.pages)
+                first = self.prompt_end - tail.shape[0]
+                self.memories[layer] = summarise(tail, reads, self.seq, first, self.policy, scale=self.scale)
 
-    def _append_scores(self, cache: LayerCache, k: Tensor, slot: Tensor) -> None:
+    def _prepare(self, layer: int, known: int) -> None:
+        """Give the layer its score cache if the policy needs one and it has none, with the first `known` keys in it."""
+        assert self.pool is not None and self.policy is not None and self.pages is not None
+        cache, scoring = self.pool.layers[layer], self.policy.scoring
+        if scoring.columns is None or cache.score is not None:
+            return
+        keys = contiguous(cache.kv, self.pages, self.seq, self.pool.book.length(self.seq))[0].transpose(0, 1)
+        self.pool.add_scores(layer, projection_of(scoring, keys[: self.prompt]), scoring.format)
         assert cache.score is not None and cache.projection is not None
-        score_append(k, cache.projection, cache.score, slot)
+        if known:
+            book = self.pool.book
+            slot = torch.tensor([book.slot(self.seq, p) for p in range(known)], device=keys.device)
+            score_append(keys[:known], cache.projection, cache.score, slot)
 
-    def _slots_before(self) -> Tensor:
-        assert self.pool is not None and self.slot is not None
-        book = self.pool.book
-        return torch.tensor([book.slot(self.seq, p) for p in range(self.start)], device=self.slot.device)
+    def _reduce(self, layer: int, cache: LayerCache, k: Tensor) -> None:
+        """Append the new keys to the layer's score cache, which is made when it is first needed."""
+        self._prepare(layer, self.start)
+        if cache.score is not None and cache.projection is not None:
+            assert self.slot is not None
+            score_append(k, cache.projection, cache.score, self.slot)
 
     def _dense(self, q: Tensor, reads: Reads, scale: float | None, window: int | None) -> Tensor:
         assert self.rows is not None
@@ -187,10 +201,11 @@ class Session:
         """The layer's memory: of the last step, of the prompt, or an empty one that must select."""
         if layer not in self.memories:
             tail = self.tails.get(layer)
-            if tail is not None:
+            if tail is None:
+                self.memories[layer] = blank(policy, self.shape.kv_heads, q)
+            else:
                 first = self.prompt_end - tail.shape[0]
                 memory = summarise(tail, reads, self.seq, first, policy, scale=scale)
+                # Dense steps may have come between the prompt and this one.
                 self.memories[layer] = replace(memory, age=[self.start - self.prompt_end])
-            else:
-                self.memories[layer] = blank(policy, self.shape.kv_heads, q)
         return self.memories[layer]

@@ -132,29 +132,27 @@ def attend_step(q: Tensor, reads: Reads, rows: Rows, positions: Sequence[int], p
     The new token's key is in the cache already. Between selections the set is the last one and
     what was appended since. Changes `memory`.
     """
-    if policy.dense_below and all(p < policy.dense_below for p in positions):
-        remember(q, memory, [False] * len(positions))
+    short = [position < policy.dense_below for position in positions]
+    if all(short):
+        remember(q, memory, [False] * len(short))
         return gqa_decode(q, reads.kv, reads.pages, rows, scale=scale).out.to(q.dtype)
     groups = token_views(reads.kv)[0].shape[2]
-    due = decide(q, memory, policy)
+    due = [d and not s for d, s in zip(decide(q, memory, policy), short, strict=True)]
 
     if any(due):
         scores = score(q, reads, rows, policy, scale)
-        fresh = select(scores, rows, policy, groups)
-        adopt(memory, fresh, rows, due)
+        adopt(memory, select(scores, rows, policy, groups), rows, due)
     places = [slots(memory.selection, reads.pages, rows)]
-    since = appended(memory, rows, due)
+    since = appended(memory, rows, [d or s for d, s in zip(due, short, strict=True)])
     if since is not None:
         places.append(slots(since, reads.pages, rows))
     parts = [sparse_gqa(q, reads.kv, place, scale=scale) for place in places]
     out = merge(parts, dtype=q.dtype).out
 
     remember(q, memory, due)
-    if policy.dense_below:
-        short = torch.tensor([p < policy.dense_below for p in positions], device=q.device)
-        if bool(short.any()):
-            full = gqa_decode(q, reads.kv, reads.pages, rows, scale=scale).out.to(q.dtype)
-            out = torch.where(short[:, None, None], full, out)
+    if any(short):
+        full = gqa_decode(q, reads.kv, reads.pages, rows, scale=scale).out.to(q.dtype)
+        out = torch.where(torch.tensor(short, device=q.device)[:, None, None], full, out)
     return out
 
 
@@ -183,9 +181,12 @@ def adopt(memory: Memory, fresh: Selection, rows: Rows, due: list[bool]) -> None
     memory.selected_at = torch.where(chosen, rows.position, memory.selected_at)
 
 
-def appended(memory: Memory, rows: Rows, due: list[bool]) -> Selection | None:
-    """Positions after each row's selection up to itself; None where every row has just selected."""
-    width = max((0 if d else age + 1 for age, d in zip(memory.age, due, strict=True)), default=0)
+def appended(memory: Memory, rows: Rows, skip: list[bool]) -> Selection | None:
+    """Positions after each row's selection up to itself; None where no row needs them.
+
+    Rows to skip have just selected, or attend to everything; their entries mean nothing.
+    """
+    width = max((0 if s else age + 1 for age, s in zip(memory.age, skip, strict=True)), default=0)
     if width == 0:
         return None
     count = (rows.position - memory.selected_at).clamp(0, width)

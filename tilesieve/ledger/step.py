@@ -30,7 +30,8 @@ class Step:
     """context: positions a row sees, the new token included. k None is dense.
 
     share: one selection per "layer", "kv_head" or "q_head". cache: format of keys and values. packed: selected rows
-    are gathered into a buffer first. basis: reduced keys are projected (PCA), not taken by dimension.
+    are gathered into a buffer first, and attention reads that; not with "q_head". basis: reduced keys are projected
+    (PCA), not taken by dimension.
     """
 
     context: int = 32768
@@ -52,6 +53,8 @@ class Step:
         for name, allowed in (("score_format", SCORE_FORMATS), ("share", SHARES), ("cache", [c[0] for c in _CACHES])):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; allowed: {', '.join(allowed)}")
+        if self.packed and self.share == "q_head":
+            raise ValueError("packed is True with share 'q_head'; allowed: layer, kv_head, which gather packs by")
 
     @property
     def cache_dtype(self) -> str:
@@ -147,7 +150,7 @@ def attention(model: Model, step: Step) -> tuple[Row, ...]:
         row("kv_append", append | {"cache_itemsize": step.cache_itemsize, "norm": int(model.qk_norm),
                                    "rotary": model.head_dim})
     ]  # fmt: skip
-    merge = row("merge", {})
+    merge = row("merge", {"parts": 1, "rows": rows, "heads": heads, "value_width": model.head_dim, "out_itemsize": 2})
     if step.k is None:
         seen = rows * step.context
         sizes = shape | scan | {"visited": heads * seen, "distinct": groups * seen, "itemsize": step.cache_itemsize}
@@ -169,6 +172,9 @@ def attention(model: Model, step: Step) -> tuple[Row, ...]:
         row("slots", {"rows": rows, "picks": step.k, "sets": sets, "listed": rows * sets * picked,
                       "pages": rows * min(step.pages, sets * picked), "sequences": rows}),
     ]  # fmt: skip
-    sizes = shape | {"picks": step.k, "lists": sets, "visited": rows * heads * picked,
-                     "distinct": rows * groups * union, "itemsize": step.cache_itemsize}  # fmt: skip
+    lists = {"picks": step.k, "lists": sets, "distinct": rows * groups * union, "itemsize": step.cache_itemsize}
+    if step.packed:
+        found.append(row("gather", append | lists | {"picked": rows * sets * picked}))
+        lists["lists"] = 1  # the buffer is a cache whose slots are 0..k-1 of each row, for every kv head
+    sizes = shape | lists | {"visited": rows * heads * picked}
     return (*found, row("sparse_gqa", sizes, step.cache_dtype), merge)

@@ -1,6 +1,7 @@
 """The ledger as tables for a terminal. Every table says its units, dtypes, terms, chip and kind of peaks."""
 
 from collections.abc import Sequence
+from decimal import Decimal
 
 from rich.table import Table
 
@@ -19,11 +20,8 @@ TERMS = (
 
 
 def number(value: float) -> str:
-    """Four figures, no exponent: 0.0008295, 3.146, 1234."""
-    if value == 0:
-        return "0"
-    digits = f"{value:.4g}"
-    return digits if "e" not in digits else f"{value:.8f}".rstrip("0").rstrip(".") if value < 1 else f"{value:.0f}"
+    """Four figures, no exponent: 0.000002304, 3.146, 1026."""
+    return f"{Decimal(f'{value:.4g}'):f}"
 
 
 def chip_line(chip: Chip, *, graph: bool) -> str:

@@ -19,6 +19,7 @@ CATALOGUE = (
     Entry("lowrank", "score", "scores of queries against reduced keys"),
     Entry("topk", "select", "the k best positions of a score row, exactly"),
     Entry("slots", "plan", "positions of a selection as places in the page pool"),
+    Entry("gather", "gather", "keys and values of selected slots into packed buffers"),
     Entry("gqa_decode", "compute", "dense attention of single query rows over a paged cache"),
     Entry("sparse_gqa", "compute", "attention of single query rows over selected slots"),
     Entry("sparse_gqa_prefill", "compute", "attention of many query rows, each over its own selection"),

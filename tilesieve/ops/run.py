@@ -139,8 +139,17 @@ def _warn_fallback(name: str, impl: str) -> None:
                   stacklevel=5)  # fmt: skip
 
 
+def _tensors(args: tuple[Any, ...]) -> Iterator[Tensor]:
+    """The tensors among flat arguments, also those inside lists."""
+    for arg in args:
+        if isinstance(arg, Tensor):
+            yield arg
+        elif isinstance(arg, (list, tuple)):
+            yield from _tensors(tuple(arg))
+
+
 def _device(args: tuple[Any, ...]) -> torch.device:
-    return next(a.device for a in args if isinstance(a, Tensor))
+    return next(_tensors(args)).device
 
 
 def _execute(op: Op, args: tuple[Any, ...], impl: str | None, out: tuple[Tensor, ...]) -> None:
@@ -210,11 +219,9 @@ def call(op: Op, *args: Any, out: tuple[Tensor, ...] | None = None, impl: str | 
     Raises ValueError for an `out` that does not fit, and for inputs that require grad: none of
     these operators has a backward, and silence would drop the gradient.
     """
-    if torch.is_grad_enabled():
-        for arg in args:
-            if isinstance(arg, Tensor) and arg.requires_grad:
-                raise ValueError(f"{op.name} has no backward and an input requires grad; "
-                                 "call it under torch.no_grad() or detach the input")  # fmt: skip
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in _tensors(args)):
+        raise ValueError(f"{op.name} has no backward and an input requires grad; "
+                         "call it under torch.no_grad() or detach the input")  # fmt: skip
     packet = getattr(torch.ops.tilesieve, op.name)
     if not op.returns:
         packet(*args, impl=impl)

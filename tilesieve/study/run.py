@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from tilesieve.hf.attention import forward, install
-from tilesieve.hf.load import default_model, load
+from tilesieve.hf.load import Checkpoint, default_model
 from tilesieve.hf.session import Seen, Session
 from tilesieve.hf.shape import Shape
 from tilesieve.ledger.ledger import Ledger
@@ -55,12 +55,13 @@ def run_study(plan: Plan, out: Path, *, fresh: bool = False, tell: Tell = lambda
     text_path = plan.text or hamlet()
     text = read_text(text_path)
     tell("loading the model", 0.0)
-    model, tokenizer, shape = load(model_path)
-    ids = encode(tokenizer, text, plan, text_path)
-    check(plan, shape)
-    install(model)
+    checkpoint = Checkpoint.open(model_path)
+    check(plan, checkpoint.shape)
+    ids = encode(checkpoint.tokenizer, text, plan, text_path)
     store = Store(out, key_of(plan, model_path, text), fresh)
-    bench = Bench(plan, model, tokenizer, shape, ids, tell)
+    model = checkpoint.model()
+    install(model)
+    bench = Bench(plan, model, checkpoint.tokenizer, checkpoint.shape, ids, tell)
     done = store.runs()
     todo = [config for config in (DENSE, *plan.sweep()) if config.name not in done]
     if todo:
@@ -171,6 +172,8 @@ def continuation(bench: Bench, session: Session, book: Ledger, dense: dict[str, 
     session.watch = None
     session.around = lambda: observe(book)
     tokens = [int(bench.first.argmax())]
+    with book.phase("prompt"):
+        session.prime()
     start = time.perf_counter()
     with book.phase("decode"):
         for _ in range(bench.plan.steps - 1):

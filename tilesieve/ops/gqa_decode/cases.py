@@ -98,8 +98,4 @@ def touched(inputs: dict[str, Any], outputs: tuple[Tensor, ...]) -> int:
     index = [pages.length, inputs["rows"].seq, inputs["rows"].position]
     whole = [inputs["q"], *index, *([inputs["sink"]] if "sink" in inputs else []), *outputs]
     token = key[0, 0].numel() + value[0, 0].numel()
-    return (
-        len(slots) * token * key.element_size()
-        + 4 * len(entries)
-        + sum(t.numel() * t.element_size() for t in whole)
-    )
+    return len(slots) * token * key.element_size() + 4 * len(entries) + sum(t.numel() * t.element_size() for t in whole)

@@ -53,14 +53,14 @@ def gqa_decode(q_RHD: Tensor, key_pPGD: Tensor, value_pPGE: Tensor, table_Bm: Te
     out_RHE = torch.empty(rows, heads, value_pPGE.shape[3], device=q_RHD.device)
     lse_RH = torch.empty(rows, heads, device=q_RHD.device)
     for r in range(rows):
-        slot_n = visible_slots(
-            table_Bm, length_B, max_length, page_size, pages, int(seq_R[r]), int(position_R[r])
-        )
+        slot_n = visible_slots(table_Bm, length_B, max_length, page_size, pages, int(seq_R[r]), int(position_R[r]))
         slot_n = slot_n[slot_n >= 0]
         page_n, offset_n = slot_n // page_size, slot_n % page_size
         for h in range(kv_heads):
             mine = slice(h * g, h * g + g)
-            out_gE, lse_g = attend(q_RHD[r, mine], key_pPGD[page_n, offset_n, h], value_pPGE[page_n, offset_n, h], scale)
+            out_gE, lse_g = attend(
+                q_RHD[r, mine], key_pPGD[page_n, offset_n, h], value_pPGE[page_n, offset_n, h], scale
+            )
             out_RHE[r, mine] = with_sink(out_gE, lse_g, None if sink_H is None else sink_H[mine])
             lse_RH[r, mine] = lse_g
     return out_RHE, lse_RH

@@ -1,5 +1,7 @@
 """Where lowrank is tried."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -71,8 +73,12 @@ def _case(name: str, error: float = 0.0, invalid: bool = False, **shape: Any) ->
     return Case(name, lambda generator: _inputs(generator, **shape), error, invalid)
 
 
-_THREE: dict[str, Any] = {"seq": [0, 2, 1, 0, 2], "position": [6, 2, -1, 3, 12], "length": [7, 0, 13]}
-_LONG: dict[str, Any] = {"seq": [0] * 70 + [1], "position": [*range(540, 610), 4], "length": [610, 5]}
+_THREE: Mapping[str, Any] = MappingProxyType(
+    {"seq": [0, 2, 1, 0, 2], "position": [6, 2, -1, 3, 12], "length": [7, 0, 13]}
+)
+_LONG: Mapping[str, Any] = MappingProxyType(
+    {"seq": [0] * 70 + [1], "position": [*range(540, 610), 4], "length": [610, 5]}
+)
 # fp32 sums of up to 64 products where the reference has fp64: a few units of 2^-24 of the largest
 # score. int8 sums are exact integers and the products after them are in a stated order: no error.
 _FP32 = 1e-6  # largest seen: 1.9e-7

@@ -10,8 +10,8 @@ from tilesieve.types import Case, Partial
 ROWS = "parts"
 
 
-def _inputs(generator: Generator, *, parts: int, rows: int, heads: int = 3, width: int = 8, of: torch.dtype = torch.float32,
-            dead: bool = False, empty: bool = False, sink: bool = False, far: bool = False,
+def _inputs(generator: Generator, *, parts: int, rows: int, heads: int = 3, width: int = 8,
+            of: torch.dtype = torch.float32, dead: bool = False, empty: bool = False, sink: bool = False, far: bool = False,
             **more: Any) -> dict[str, Any]:  # fmt: skip
     made = []
     lengths = torch.full((parts, rows), 5, dtype=torch.int32)
@@ -26,7 +26,8 @@ def _inputs(generator: Generator, *, parts: int, rows: int, heads: int = 3, widt
             lse.fill_(-torch.inf)
         made.append(Partial(out, lse))
     extra = {"sink": torch.randn(heads, generator=generator)} if sink else {}
-    return {"parts": made, "lengths": lengths, **extra, **more}
+    given = {"lengths": lengths} if dead or not rows else {}
+    return {"parts": made, **given, **extra, **more}
 
 
 def _case(name: str, error: float, **shape: Any) -> Case:
@@ -51,12 +52,13 @@ def alone(inputs: dict[str, Any], row: int) -> dict[str, Any]:
     """The inputs with nothing but row `row`."""
     part = slice(row, row + 1)
     parts = [Partial(p.out[part], p.lse[part]) for p in inputs["parts"]]
-    return {**inputs, "parts": parts, "lengths": inputs["lengths"][:, part]}
+    return {**inputs, "parts": parts, **({"lengths": inputs["lengths"][:, part]} if "lengths" in inputs else {})}
 
 
 def touched(inputs: dict[str, Any], outputs: tuple[Tensor, ...]) -> int:
     """Bytes of the distinct elements a call must read and write, counted on the tensors."""
-    read = [inputs["lengths"], *([inputs["sink"]] if "sink" in inputs else [])]
-    for part, length in zip(inputs["parts"], inputs["lengths"], strict=True):
-        read += [part.out[length > 0], part.lse[length > 0]]
+    read = [inputs[name] for name in ("lengths", "sink") if name in inputs]
+    for n, part in enumerate(inputs["parts"]):
+        live = inputs["lengths"][n] > 0 if "lengths" in inputs else slice(None)
+        read += [part.out[live], part.lse[live]]
     return sum(t.numel() * t.element_size() for t in [*read, *outputs])

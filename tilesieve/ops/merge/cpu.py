@@ -28,4 +28,4 @@ def merge(outs: list[Tensor], lses: list[Tensor], lengths_NR: Tensor | None, sin
         share_RH = (weight_RH / below_RH)[..., None]
         sum_RHE += (part_RHE.float() * share_RH).masked_fill_(~live_RH[..., None], 0.0)
     out_RHE.copy_(sum_RHE)
-    lse_RH.copy_(torch.where(top_RH == -torch.inf, top_RH, base_RH + total_RH.log()))
+    lse_RH.copy_(torch.where(top_RH.isinf(), top_RH, base_RH + total_RH.log()))

@@ -26,6 +26,13 @@ def _sizes(outs: list[Tensor], lses: list[Tensor], lengths: Tensor | None, sink:
     }  # fmt: skip
 
 
+def _check(outs: list[Tensor], lses: list[Tensor], lengths: Tensor | None, *rest: object) -> None:
+    for n, lse in enumerate(lses):
+        read = lse if lengths is None else lse[lengths[n] > 0]
+        if bool((read == torch.inf).any()):
+            raise ValueError(f"parts[{n}].lse holds +inf; a part that saw nothing says -inf (see merge/lse.py)")
+
+
 OP = define(
     Op(
         name="merge",
@@ -34,21 +41,24 @@ OP = define(
         sizes=_sizes,
         implementations=("reference", "cpu"),
         returns=("out", "lse"),
+        check=_check,
     )
 )
 
 
 def merge(parts: Sequence[Partial], *, lengths: Tensor | None = None, sink: Tensor | None = None,
-          dtype: torch.dtype | None = None, out: Partial | None = None, impl: str | None = None) -> Partial:  # fmt: skip
+          dtype: torch.dtype | None = None, out: Partial | None = None,
+          impl: str | None = None) -> Partial:  # fmt: skip
     """One attention out of its parts: lse = log sum exp(lse_n), out = sum exp(lse_n - lse) out_n.
 
     parts    Partial each, in the order they are added: out fp32, bf16 or fp16 [R,H,Dv], lse fp32 [R,H],
              natural log, sink excluded. A part with lse -inf adds nothing, whatever its out holds
     lengths  int32 [N,R]: keys behind part n of row r; where it is < 1 that part is not read. None: all are
     sink     fp32 [H]: a logit added to the denominator only; the result's lse excludes it
-    dtype    of out; fp32 by default
+    dtype    of the result's out; by default that of `out` where it is given, else fp32
 
-    A row without any part gives out 0 and lse -inf. Sums in fp32 (reference fp64), rounded once.
+    A row without any part gives out 0 and lse -inf (a library that writes +inf there: merge/lse.py
+    converts; `checked()` raises on +inf). Sums in fp32 (reference fp64), rounded once.
     Returns Partial(out [R,H,Dv], lse fp32 [R,H]). Raises ValueError naming the argument.
     """
     parts = tuple(parts)
@@ -65,7 +75,8 @@ def merge(parts: Sequence[Partial], *, lengths: Tensor | None = None, sink: Tens
     if sink is not None:
         expect.shape(dims, "sink", sink, "H", expect.FP32)
     expect.same_device("parts[0].out", parts[0].out, lengths=lengths, sink=sink)
-    dtype = torch.float32 if dtype is None else dtype
+    if dtype is None:
+        dtype = torch.float32 if out is None else out.out.dtype
     expect.one_of("dtype", dtype, expect.FLOATS)
     args = ([part.out for part in parts], [part.lse for part in parts], lengths, sink, dtype)
     return Partial(*call(OP, *args, out=None if out is None else (out.out, out.lse), impl=impl))

@@ -29,7 +29,7 @@ def _sizes(q: Tensor, key: Tensor, value: Tensor, slot: Tensor, count: Tensor, s
 def _check(q: Tensor, key: Tensor, value: Tensor, slot: Tensor, count: Tensor, *rest: object) -> None:
     pool, picks = key.shape[0] * key.shape[1], slot.shape[-1]
     if bool((count < 0).any()) or bool((count > picks).any()):
-        raise ValueError(f"slots.count is {count.tolist()}; allowed: 0 to {picks}")
+        raise ValueError(f"slots.count is {int(count.min())} to {int(count.max())}; allowed: 0 to {picks}")
     counted = (torch.arange(picks, device=slot.device) < count[..., None]) & (slot >= 0)
     if bool((slot[counted] >= pool).any()):
         raise ValueError(f"slots.slot names {int(slot[counted].max())}; the cache has {pool} slots")
@@ -78,10 +78,8 @@ def sparse_gqa(q: Tensor, cache: KVCache, slots: Slots, *, scale: float | None =
     expect.shape(dims, "cache.value", value, "pages P G Dv", (value.dtype,))
     if dims["G"] < 1 or dims["H"] < 1 or dims["H"] % dims["G"]:
         raise ValueError(f"q has {dims['H']} heads; allowed: a multiple of the cache's {dims['G']} kv heads")
-    if slots.slot.dim() == 2:
-        letters = "R K"
-    else:
-        letters = "R G K" if slots.slot.dim() == 3 and slots.slot.shape[1] == dims["G"] else "R H K"
+    per_kv_head = slots.slot.dim() == 3 and slots.slot.shape[1] == dims["G"]
+    letters = "R K" if slots.slot.dim() == 2 else "R G K" if per_kv_head else "R H K"
     expect.shape(dims, "slots.slot", slots.slot, letters, expect.INTS)
     expect.shape(dims, "slots.count", slots.count, letters.removesuffix(" K"), expect.INT32)
     if sink is not None:

@@ -99,7 +99,7 @@ def sparse_gqa_prefill(q_RHD: Tensor, key_pPGD: Tensor, value_pPGE: Tensor, tabl
         keys = read(key_pPGD, value_pPGE, slot_n)
         for start in range(0, len(rows), tile):
             row_T = torch.tensor(rows[start : start + tile], device=q_RHD.device)
-            seen_T = (position_R[row_T] + 1).clamp(0, len(slot_n))
+            seen_T = (position_R[row_T].long() + 1).clamp(0, len(slot_n))
             query_THD = q_RHD[row_T].float() * scale
             out_THE, lse_TH, tainted_T = attend_tile(query_THD, keys, index_RAK[row_T], count_RA[row_T], seen_T, tile)
             out_THE = with_sink(out_THE[..., : out_RHE.shape[2]], lse_TH, sink_H)

@@ -16,7 +16,8 @@ def _outputs(q: Tensor, key: Tensor, value: Tensor, *rest: object) -> tuple[Spec
 
 
 def _sizes(q: Tensor, key: Tensor, value: Tensor, table: Tensor, length: Tensor, max_length: int, seq: Tensor,
-           position: Tensor, index: Tensor, count: Tensor, scale: float, sink: Tensor | None) -> dict[str, int]:  # fmt: skip
+           position: Tensor, index: Tensor, count: Tensor, scale: float,
+           sink: Tensor | None) -> dict[str, int]:  # fmt: skip
     pages, page_size, kv_heads = key.shape[:3]
     return {
         "rows": q.shape[0], "heads": q.shape[1], "kv_heads": kv_heads, "width": q.shape[2],
@@ -39,7 +40,7 @@ def _check(q: Tensor, key: Tensor, value: Tensor, table: Tensor, length: Tensor,
     if bool(lost.any()):
         raise ValueError(f"rows.seq names {seq[lost].tolist()}; allowed: 0 to {len(length) - 1}")
     if bool((count < 0).any()) or bool((count > index.shape[2]).any()):
-        raise ValueError(f"selection.count is {count.tolist()}; allowed: 0 to {index.shape[2]}")
+        raise ValueError(f"selection.count is {int(count.min())} to {int(count.max())}; allowed: 0 to {index.shape[2]}")
     counted = (torch.arange(index.shape[2], device=index.device) < count[..., None]) & (position >= 0)[:, None, None]
     for b, n in enumerate(length.tolist()):
         here = index[seq == b][counted[seq == b]]
@@ -104,10 +105,8 @@ def sparse_gqa_prefill(q: Tensor, cache: KVCache, pages: Pages, rows: Rows, sele
     expect.shape(dims, "rows.seq", rows.seq, "R", expect.INT32)
     expect.shape(dims, "rows.position", rows.position, "R", expect.INT32)
     index, count = selection.index, selection.count
-    if index.dim() == 2:
-        letters = "R K"
-    else:
-        letters = "R G K" if index.dim() == 3 and index.shape[1] == dims["G"] else "R H K"
+    per_kv_head = index.dim() == 3 and index.shape[1] == dims["G"]
+    letters = "R K" if index.dim() == 2 else "R G K" if per_kv_head else "R H K"
     expect.shape(dims, "selection.index", index, letters, expect.INT32)
     expect.shape(dims, "selection.count", count, letters.removesuffix(" K"), expect.INT32)
     if sink is not None:

@@ -4,9 +4,8 @@ no matrix products."""
 
 from tilesieve.cost import Cost
 
-# Bytes of scratch that the CPU form's sets of one pass may fill, where one set does not need more,
-# and of each buffer that part of them goes through: near the caches, yet long enough that the cost
-# of the calls does not show.
+# The CPU form's bounds (cpu.py, keys.py): bytes for the sets of one pass, and for a buffer that part of
+# their scores goes through; one set where that is more.
 SCRATCH = 16 << 20
 BUFFER = 4 << 20
 

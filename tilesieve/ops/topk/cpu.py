@@ -1,18 +1,20 @@
 """topk without a full sort: torch.topk on int32 keys, ties across the boundary resolved where there are any.
 
-R rows, S heads, G sets per row, L columns, K picks; N = rows x sets of one pass. All passes over the
-scores are bounded by SCRATCH bytes, or one set's where that is more. Rows never meet: any chunking
-gives the same picks.
+R rows, S heads, G sets per row, L columns, K picks; N = rows x sets of one pass. Rows never meet: any
+cut into passes gives the same picks.
 """
 
 import torch
 from torch import Tensor
 
 from tilesieve.ops.slots.reference import translate
-from tilesieve.ops.topk import cost
 from tilesieve.ops.topk.keys import FORCED, LOWEST, NEVER, write_keys
-from tilesieve.ops.topk.reference import window
+from tilesieve.ops.topk.reference import COLUMNS, window
 
+# Bytes that the sets of one pass may use, and what a set uses per column: eight words, for keys and what
+# orders them. As in cost.py, which states what workspace that makes.
+SCRATCH = 16 << 20
+_COLUMN = 32
 # Columns that go through the passes of `settle` together: their masks and counts stay in the cache.
 _TOGETHER = 1 << 17
 
@@ -97,7 +99,7 @@ def topk(scores_RSL: Tensor, k: int, start_R: Tensor | None, end_R: Tensor | Non
     if local_k is not None and local_k >= min(k, block):
         local_k = None  # what is among the k best of the row is among the k best of its block
     per = heads // sets if sets else 0
-    at_once = max(1, cost.SCRATCH // cost.set_bytes(width=width))
+    at_once = max(1, SCRATCH // (_COLUMN * max(width, COLUMNS)))
     step_G = max(1, min(sets, at_once))
     step_R = max(1, min(rows, at_once // step_G))
     buffer = torch.empty(step_R * step_G * width, dtype=torch.int32, device=scores_RSL.device)

@@ -10,13 +10,16 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from tilesieve.ops.topk import cost
 from tilesieve.ops.topk.reference import COLUMNS, LARGEST
 
 INF = 0x7F800000  # the key of +inf
 NEVER = -INF  # the key of -inf
 LOWEST = -(1 << 31)
 FORCED = (1 << 31) - 1
+
+# Bytes of a buffer that scores pass through: near the caches, yet long enough that calls cost little.
+# As in cost.py, which states what workspace that makes.
+BUFFER = 4 << 20
 
 
 def outside(x: Tensor, start_R: Tensor, end_R: Tensor, fill: float) -> None:
@@ -34,7 +37,7 @@ def outside(x: Tensor, start_R: Tensor, end_R: Tensor, fill: float) -> None:
 def _parts(x: Tensor) -> Iterator[tuple[slice, slice]]:
     """Cut x [R,G,...] into parts of at most BUFFER bytes, or one set where that is more."""
     rows, sets = x.shape[:2]
-    at_once = max(1, cost.BUFFER // max(1, 4 * x[0, 0].numel()))
+    at_once = max(1, BUFFER // max(1, 4 * x[0, 0].numel()))
     step_G = min(sets, at_once)
     step_R = min(rows, max(1, at_once // step_G))
     for r in range(0, rows, step_R):
