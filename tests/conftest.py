@@ -15,7 +15,29 @@ def seed(request):
 
     torch.manual_seed(zlib.crc32(request.node.nodeid.encode()))
 
-WORDS = "the king and queen of night walk to castle with a ghost who was not there again until dawn broke".split()
+
+WORDS = [
+    "the",
+    "king",
+    "and",
+    "queen",
+    "of",
+    "night",
+    "walk",
+    "to",
+    "castle",
+    "with",
+    "a",
+    "ghost",
+    "who",
+    "was",
+    "not",
+    "there",
+    "again",
+    "until",
+    "dawn",
+    "broke",
+]
 
 
 def prose(words: int, seed: int = 0) -> str:

@@ -111,7 +111,9 @@ class Policy:
         if self.reduce not in REDUCES:
             raise ValueError(f"reduce is {self.reduce!r}; allowed: {', '.join(REDUCES)}")
         if self.first < 0 or self.last < 0 or self.first + self.last > self.k:
-            raise ValueError(f"first is {self.first} and last {self.last}; allowed: >= 0, together at most k = {self.k}")
+            raise ValueError(
+                f"first is {self.first} and last {self.last}; allowed: >= 0, together at most k = {self.k}"
+            )
         if self.local_k is not None and self.local_k < 1:
             raise ValueError(f"local_k is {self.local_k}; allowed: an integer >= 1, or None for exact")
         if self.block < 1:

@@ -47,7 +47,9 @@ def test_wrong_calls_say_what_came(call, said):
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from(["open", "extend", "close"]), st.integers(0, 3), st.integers(0, 9)), max_size=40))
+@given(
+    st.lists(st.tuples(st.sampled_from(["open", "extend", "close"]), st.integers(0, 3), st.integers(0, 9)), max_size=40)
+)
 def test_no_page_is_in_two_places(steps):
     book = PageBook(pages=6, page_size=3)
     live: list[int] = []

@@ -198,7 +198,10 @@ def test_a_branch_leaves_the_original_alone():
     [
         (lambda m, s: Session.new(s, None, tokens=513), "tokens is 513; the model's context is 512"),
         (lambda m, s: Session.new(s, None, tokens=0), "tokens is 0"),
-        (lambda m, s: forward(m, ids(), Session.new(s, None, tokens=100), "dense"), "tokens is 100: 0 are used and 150"),
+        (
+            lambda m, s: forward(m, ids(), Session.new(s, None, tokens=100), "dense"),
+            "tokens is 100: 0 are used and 150",
+        ),
         (lambda m, s: forward(m, ids(), Session.new(s, None, tokens=T), "rows"), "policy is None; 'rows' needs one"),
         (lambda m, s: forward(m, ids(), Session.new(s, Policy(k=2), tokens=T), "step"), "a step takes 1"),
         (lambda m, s: forward(m, ids()[None], Session.new(s, None, tokens=T), "dense"), "ids has shape \\(1, 150\\)"),

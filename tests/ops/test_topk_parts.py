@@ -172,7 +172,14 @@ class Live(TorchDispatchMode):
             self.now -= size
 
 
-@pytest.mark.parametrize("more", [{"share": "layer"}, {}, {"share": "layer", "first": 4, "last": 64}, {"local_k": 40}])
+@pytest.mark.parametrize(
+    "more",
+    [
+        *({"share": "layer"}, {"share": "layer", "first": 4, "last": 64}, {"share": "layer", "k": 20_000}),
+        *({}, {"local_k": 40}, {"local_k": 600, "block": 700}),
+    ],
+    ids=str,
+)
 def test_scratch_stays_within_the_workspace(monkeypatch, more):
     """Whatever the rows: 300 rows of 4 heads by 3000 columns are 14 MB of scores."""
     assert (cpu.SCRATCH, keys.BUFFER) == (cost.SCRATCH, cost.BUFFER)
@@ -182,7 +189,7 @@ def test_scratch_stays_within_the_workspace(monkeypatch, more):
     scores = torch.randn(300, 4, 3000)
     scores[::2] = scores[::2].round()
     end = torch.randint(1500, 3001, (300,), dtype=torch.int32)
-    call = flat_call("topk", {"scores": scores, "k": 700, "end": end, "block": 500, **more})
+    call = flat_call("topk", {"scores": scores, "k": 700, "end": end, "block": 500} | more)
     out = tuple(torch.empty(shape, dtype=dtype) for shape, dtype in call.op.outputs(*call.args))
     with Live() as live:  # not around the operator: what an operator does inside is hidden from a mode
         cpu.topk(*call.args, out=out)

@@ -37,7 +37,9 @@ def test_mass_of_a_hand_made_layer():
 
 
 def test_mask_skips_missing_picks_and_spreads_over_heads():
-    selection = Selection(torch.tensor([[[0, 2, -1], [1, -1, -1]]], dtype=torch.int32), torch.tensor([[2, 1]]), None, "position")
+    selection = Selection(
+        torch.tensor([[[0, 2, -1], [1, -1, -1]]], dtype=torch.int32), torch.tensor([[2, 1]]), None, "position"
+    )
     mask = mask_of((selection,), heads=4, length=3)
     assert mask[:, 0].tolist() == [[True, False, True]] * 2 + [[False, True, False]] * 2
 

@@ -46,7 +46,9 @@ class PageBook:
         start = self._length[seq]
         needed = -(-(start + tokens) // self.page_size) - len(self._table[seq])
         if needed > len(self._free):
-            raise ValueError(f"tokens is {tokens}: that needs {needed} pages; {len(self._free)} of {self.pages} are free")
+            raise ValueError(
+                f"tokens is {tokens}: that needs {needed} pages; {len(self._free)} of {self.pages} are free"
+            )
         self._table[seq].extend(self._free.pop() for _ in range(needed))
         self._length[seq] = start + tokens
         return [self.slot(seq, position) for position in range(start, start + tokens)]

@@ -32,7 +32,9 @@ class Pool:
             format: str = "kv_fp32.head", page_size: int = 64, device: str = "cpu") -> "Pool":  # fmt: skip
         """Room for `tokens` in each of `layers`: heads G, key width D, value width Dv."""
         pages = -(-tokens // page_size)
-        caches = [LayerCache(new_kv(format, pages, page_size, heads, width, value_width, device)) for _ in range(layers)]
+        caches = [
+            LayerCache(new_kv(format, pages, page_size, heads, width, value_width, device)) for _ in range(layers)
+        ]
         return cls(PageBook(pages, page_size), caches)
 
     def pages(self, seqs: tuple[int, ...]) -> Pages:

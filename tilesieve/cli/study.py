@@ -1,12 +1,13 @@
 """`tilesieve study`: dense against sparse on a real model and a real text."""
 
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import typer
 
 # --quick: the same sweep on fewer tokens, budgets in proportion.
-QUICK = {"tokens": 1024, "steps": 8, "budgets": (32, 64, 128), "budget": 64}
+QUICK = MappingProxyType({"tokens": 1024, "steps": 8, "budgets": (32, 64, 128), "budget": 64})
 
 
 def study(

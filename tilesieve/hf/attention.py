@@ -23,8 +23,8 @@ def attention(module: Any, query: Tensor, key: Tensor, value: Tensor, attention_
             raise ValueError(f"{type(module).__name__} asks for {name}, which these operators do not compute")
     if query.shape[0] != 1:
         raise ValueError(f"ids has a batch of {query.shape[0]}; a session runs one sequence")
-    rows = (t[0].transpose(0, 1) for t in (query, key, value))
-    return sieve.attend(module.layer_idx, *rows, scaling, sliding_window)[None], None
+    q, k, v = (t[0].transpose(0, 1) for t in (query, key, value))
+    return sieve.attend(module.layer_idx, q, k, v, scaling, sliding_window)[None], None
 
 
 def install(model: Any) -> None:

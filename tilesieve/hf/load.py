@@ -74,9 +74,10 @@ class Checkpoint:
 
         folder, options = _where(self.path)
         with _named(self.path, "the weights"):
-            model, info = AutoModelForCausalLM.from_pretrained(
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
                 folder, config=self.config, dtype=dtype, output_loading_info=True, **options
             )
+            model, info = loaded
         # A tensor that the files lack is filled with random numbers and mentioned in a log; here it is an error.
         missing = sorted(info.get("missing_keys") or ())
         if missing:

@@ -137,7 +137,9 @@ class Session:
     def _allocate(self, q: Tensor, k: Tensor, v: Tensor) -> None:
         """At the first layer of a forward: slots for the new tokens, and the nouns all layers share."""
         if k.shape[0] != self._count:
-            raise ValueError(f"ids holds {self._count} tokens and the model sent {k.shape[0]}; a session runs one sequence")
+            raise ValueError(
+                f"ids holds {self._count} tokens and the model sent {k.shape[0]}; a session runs one sequence"
+            )
         if self.pool is None:
             dtype = {torch.float32: "kv_fp32", torch.bfloat16: "kv_bf16", torch.float16: "kv_fp16"}[k.dtype]
             self.pool = Pool.new(layers=self.shape.layers, tokens=self.tokens, heads=k.shape[1], width=k.shape[2],

@@ -75,7 +75,9 @@ def score(q: Tensor, reads: Reads, rows: Rows, policy: Policy, scale: float | No
         key, _ = token_views(reads.kv)
         # The key cache itself, read as a cache of scores that keeps every dimension.
         format = reads.kv.format.partition(".")[0].replace("kv_", "score_")
-        return lowrank(q, identity(q.shape[-1], q.device), ScoreCache(key, None, format), reads.pages, rows, scale=scale)
+        return lowrank(
+            q, identity(q.shape[-1], q.device), ScoreCache(key, None, format), reads.pages, rows, scale=scale
+        )
     if reads.score is None or reads.projection is None:
         raise ValueError(f"score cache is None; {policy.scoring.kind!r} scoring reads one")
     return lowrank(q, reads.projection, reads.score, reads.pages, rows, scale=scale)

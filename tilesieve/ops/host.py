@@ -52,7 +52,7 @@ def take(key_pPGD: Tensor, value_pPGE: Tensor, slot_AN: Tensor, head_B: Tensor) 
         else:
             taken_BNC = pool_pPGC[page_AN, offset_AN, head_B[:, None]]
         if holes:
-            taken_BNC.masked_fill(missing_AN[..., None], 0.0)
+            taken_BNC.masked_fill_(missing_AN[..., None], 0.0)
         taken_BNC = taken_BNC.float()
         taken.append(pad(taken_BNC, (0, 0, 0, tail)) if tail else taken_BNC)
     return taken[0], taken[1]

@@ -83,7 +83,9 @@ class Watch:
         mask = mask_of(last, heads, length)
         kept = dense.masked_fill(~mask, 0.0).sum(-1).double()
         self.layers.append(
-            LayerNumbers(seen.layer, float(kept.mean()), float(kept.min()), overlap(dense, mask, last[0].index.shape[-1]))
+            LayerNumbers(
+                seen.layer, float(kept.mean()), float(kept.min()), overlap(dense, mask, last[0].index.shape[-1])
+            )
         )
         if seen.layer in self.timeline_layers:
             self.timeline[seen.layer] = sampled(seen, self.every)
@@ -93,7 +95,9 @@ def overlap(dense: Tensor, mask: Tensor, k: int) -> float:
     """Share of the k positions with most summed mass that each row's set holds too; mean over rows and heads."""
     mass = dense.sum(0)
     rows, length = mass.shape
-    visible = torch.arange(length, device=mass.device) <= torch.arange(length - rows, length, device=mass.device)[:, None]
+    visible = (
+        torch.arange(length, device=mass.device) <= torch.arange(length - rows, length, device=mass.device)[:, None]
+    )
     best = mass.masked_fill(~visible, -1.0).topk(min(k, length), -1).indices
     ideal = torch.zeros_like(visible).scatter_(-1, best, True) & visible
     return float(((mask & ideal).sum(-1) / ideal.sum(-1)).double().mean())

@@ -26,6 +26,8 @@ from tilesieve.study.store import Store, plain, writable
 from tilesieve.study.texts import hamlet, read_text
 
 SCHEMA = 1
+# fp32: what a run loses is then the selection's doing, not a format's.
+DTYPE = torch.float32
 Tell = Callable[[str, float], None]
 
 
@@ -59,12 +61,12 @@ def run_study(plan: Plan, out: Path, *, fresh: bool = False, tell: Tell = lambda
     check(plan, checkpoint.shape)
     ids = encode(checkpoint.tokenizer, text, plan, text_path)
     store = Store(out, key_of(plan, model_path, text), fresh)
-    model = checkpoint.model()
-    install(model)
-    bench = Bench(plan, model, checkpoint.tokenizer, checkpoint.shape, ids, tell)
     done = store.runs()
     todo = [config for config in (DENSE, *plan.sweep()) if config.name not in done]
     if todo:
+        model = checkpoint.model(DTYPE)
+        install(model)
+        bench = Bench(plan, model, checkpoint.tokenizer, checkpoint.shape, ids, tell)
         dense = dense_run(bench)
         if DENSE.name not in done:
             store.add(dense, [])
@@ -73,9 +75,9 @@ def run_study(plan: Plan, out: Path, *, fresh: bool = False, tell: Tell = lambda
         for config in todo:
             if config.policy is not None:
                 store.add(*sparse_run(bench, config, dense))
-    study = assemble(plan, bench, store, model_path, text_path)
+    study = assemble(plan, checkpoint.shape, store, model_path, text_path)
     store.finish(study)
-    return plain(study)  # type: ignore[no-any-return]
+    return plain(study)
 
 
 def encode(tokenizer: Any, text: str, plan: Plan, path: Path) -> Tensor:
@@ -93,7 +95,9 @@ def check(plan: Plan, shape: Shape) -> None:
     """What only the model can tell about a plan. Raises ValueError."""
     total = plan.tokens + plan.steps
     if shape.context is not None and total > shape.context:
-        raise ValueError(f"tokens is {plan.tokens} with {plan.steps} to continue; the model's context is {shape.context}")
+        raise ValueError(
+            f"tokens is {plan.tokens} with {plan.steps} to continue; the model's context is {shape.context}"
+        )
     columns = plan.scoring.columns
     if columns is not None and columns > shape.head_dim:
         raise ValueError(f"d_score is {columns}; the model's keys have {shape.head_dim} dimensions")
@@ -191,7 +195,8 @@ def continuation(bench: Bench, session: Session, book: Ledger, dense: dict[str, 
 
 
 def row(bench: Bench, config: Config, *, nll: float, dense_nll: float, kl: tuple[float, float],
-        layers: list[dict[str, Any]], seconds: float, book: Ledger, continued: dict[str, Any]) -> dict[str, Any]:  # fmt: skip
+        layers: list[dict[str, Any]], seconds: float, book: Ledger,
+        continued: dict[str, Any]) -> dict[str, Any]:  # fmt: skip
     """A run as study.json holds it."""
     perplexity = float(torch.tensor(nll, dtype=torch.float64).exp())
     stages = book.as_dicts()
@@ -214,16 +219,15 @@ def row(bench: Bench, config: Config, *, nll: float, dense_nll: float, kl: tuple
     }  # fmt: skip
 
 
-def assemble(plan: Plan, bench: Bench, store: Store, model: Path, text: Path) -> dict[str, Any]:
+def assemble(plan: Plan, shape: Shape, store: Store, model: Path, text: Path) -> dict[str, Any]:
     """study.json: what was run where, the runs in the sweep's order, the timelines."""
     runs = store.runs()
     order = [config.name for config in (DENSE, *plan.sweep())]
     dense_bytes = runs[DENSE.name]["bytes_per_token"]
-    shape = bench.shape
     meta = {
         "model": model.name, "text": text.name, "tokens": plan.tokens, "scored": [plan.scored_from, plan.tokens],
         "layers": shape.layers, "heads": shape.heads, "kv_heads": shape.kv_heads, "head_dim": shape.head_dim,
-        "dtype": str(bench.model.dtype).removeprefix("torch."),
+        "dtype": str(DTYPE).removeprefix("torch."),
         "versions": versions(),
         "machine": {"cpu": cpu_name(), "threads": torch.get_num_threads()},
         "date": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), "command": "tilesieve study",

@@ -52,7 +52,8 @@ OP = define(
 
 
 def combine(y: Tensor, groups: Groups, weight: Tensor, *, shared: Tensor | None = None, order: str = "choice",
-            dtype: torch.dtype | None = None, out: Tensor | None = None, impl: str | None = None) -> Tensor:  # fmt: skip
+            dtype: torch.dtype | None = None, out: Tensor | None = None,
+            impl: str | None = None) -> Tensor:  # fmt: skip
     """Sum each token's expert rows: out[t] = sum over its picks of weight[t,c] * y[row of (t,c)] + shared[t].
 
     y       fp32, bf16 or fp16 [N,D], rows ordered by expert as `groups` says

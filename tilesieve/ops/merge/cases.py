@@ -11,8 +11,8 @@ ROWS = "parts"
 
 
 def _inputs(generator: Generator, *, parts: int, rows: int, heads: int = 3, width: int = 8,
-            of: torch.dtype = torch.float32, dead: bool = False, empty: bool = False, sink: bool = False, far: bool = False,
-            **more: Any) -> dict[str, Any]:  # fmt: skip
+            of: torch.dtype = torch.float32, dead: bool = False, empty: bool = False, sink: bool = False,
+            far: bool = False, **more: Any) -> dict[str, Any]:  # fmt: skip
     made = []
     lengths = torch.full((parts, rows), 5, dtype=torch.int32)
     for n in range(parts):

@@ -20,7 +20,7 @@ _TOGETHER = 1 << 17
 
 
 def compact(mask_NL: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The columns of a mask with at most k per row, ascending, -1 at the tail: [N,k], and how many."""
+    """The columns of a mask that has at most k per row: [N,k], ascending, -1 at the tail; and how many."""
     count_N = mask_NL.sum(-1)
     row, column = mask_NL.nonzero(as_tuple=True)
     place = torch.arange(len(row), device=row.device) - (count_N.cumsum(0) - count_N)[row]
@@ -82,7 +82,7 @@ def thin_(key_RGL: Tensor, start_R: Tensor, local_k: int, block: int) -> None:
     past = (from_R >= width)[:, None]
     turned = key_RGL.gather(-1, from_R.clamp(max=width - 1)[:, None].expand(-1, sets, -1))
     turned.masked_fill_(past, LOWEST)
-    index, _ = best(turned.view(-1, block), local_k)
+    index, _ = best(turned.view(-1, block), min(local_k, block))
     stays = torch.zeros(len(index), block + 1, dtype=torch.bool, device=index.device)
     stays.scatter_(1, torch.where(index < 0, block, index), True)
     stays = stays[:, :block].reshape(rows, sets, -1)
@@ -120,8 +120,10 @@ def topk(scores_RSL: Tensor, k: int, start_R: Tensor | None, end_R: Tensor | Non
                 force_(key_rgl, start_r, end_r, first, last, LOWEST)  # they take no place of a block's best
                 thin_(key_rgl, start_r, local_k, min(block, reach))
             force_(key_rgl, start_r, end_r, first, last, FORCED)
-            index, count = best(key_rgl.view(-1, reach), k)
-            index_rgk.copy_(index.view(index_rgk.shape))
+            fits = min(k, reach)
+            index, count = best(key_rgl.view(-1, reach), fits)
+            index_rgk[..., :fits] = index.view(*count_rg.shape, fits)
+            index_rgk[..., fits:] = -1
             count_rg.copy_(count.view(count_rg.shape))
     if table_BM is not None and length_B is not None and seq_R is not None and position_R is not None:
         translate(index_RGK, count_RG, table_BM, length_B, page_size, seq_R, position_R, slot_RGK)
