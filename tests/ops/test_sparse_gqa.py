@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import pytest
 import torch
-from attention_inputs import at, exact, listed, near, normal, one, slots_of
+from attention_inputs import at, exact, listed, near, normal, one, paged, slots_of
 from harness import same_bits
 from torch.utils.flop_counter import FlopCounterMode
 
 from tilesieve.ops import catalogue, run
 from tilesieve.ops.gqa_decode.op import gqa_decode
 from tilesieve.ops.merge.op import merge
+from tilesieve.ops.sparse_gqa import reference
 from tilesieve.ops.sparse_gqa.cpu import sparse_gqa as cpu_form
 from tilesieve.ops.sparse_gqa.op import sparse_gqa
 from tilesieve.types import Partial
@@ -150,6 +151,25 @@ def test_far_scores(impl):
         cache = replace(one(4, 1, 1)[2], key=key.view(1, 3, 1, 1), value=torch.eye(3).view(1, 3, 1, 3))
         got = sparse_gqa(torch.ones(1, 1, 1), cache, listed([[0, 1]]), scale=1.0, impl=impl)
         assert torch.allclose(got.out[0, 0], torch.tensor([1, 2.7182817, 0]) / 3.7182817, atol=1e-6)
+
+
+@IMPLS
+def test_products_beyond_fp32(impl):
+    """Scores of 1e40 are no number in fp32; softmax of equal ones is."""
+    cache, pages = paged([torch.full((2, 1, 2), 1e20)], [torch.tensor([1.0, 3.0]).view(2, 1, 1)])
+    slots = listed(slots_of(pages, [[0, 1]]))
+    got = sparse_gqa(torch.full((1, 1, 2), 1e20), cache, slots, scale=1.0, impl=impl)
+    assert got.out.item() == 2.0
+
+
+def test_the_cpu_form_asks_the_reference_only_where_it_must(monkeypatch):
+    """Skipped entries lead nowhere, even if slot 0 holds NaN."""
+    cache = one(20, 2, 8)[2]
+    cache.key[0, 0], cache.value[0, 0] = torch.nan, torch.nan
+    cache.key[1:], cache.value[1:] = 1.0, 1.0
+    monkeypatch.setattr(reference, "sparse_gqa", lambda *a: pytest.fail("the reference ran"))
+    for slots in (listed([[5, -1, 99, 7]]), listed([[[5, -1], [-1, -1]]]), listed([[5, 0]], [1]), listed([[-1]])):
+        sparse_gqa(normal(1, 4, 8), cache, slots, impl="cpu")
 
 
 def test_work_grows_with_the_lists_not_with_the_pool():

@@ -38,8 +38,8 @@ def show(console: Console, study: dict[str, Any]) -> None:
     table = Table(
         title=f"{meta['model']} on {meta['text']}: {meta['tokens']} tokens, perplexity over {meta['scored'][0]} to "
         f"{meta['scored'][1]}",
-        caption="mass: share of dense attention on the selected positions, last 256 rows. MB = 1e6 bytes read from "
-        f"the caches per decoded token, all layers, at full context ({meta['dtype']}).",
+        caption="mass: share of dense attention on the selected positions, last 256 rows. MB = 1e6 bytes that the "
+        f"attention of one decoded token must move at the least, all layers, at full context ({meta['dtype']}).",
     )
     table.add_column("run")
     for name in ("perplexity", "vs dense", "KL mean", "KL worst", "mass", "worst", "overlap", "MB/token", "pass s",

@@ -3,8 +3,9 @@
 import importlib.util
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +54,6 @@ class Checkpoint:
             raise ValueError(f"model is {path}: the folder has no config.json (it has {found})")
         # Nothing is fetched: what is not in the folder is an error, not a download.
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
-        # transformers shows a tqdm bar for a GGUF that its own switch does not reach; ours would fight with it.
-        os.environ.setdefault("TQDM_DISABLE", "1")
         from transformers import AutoConfig, AutoTokenizer
         from transformers.utils import logging
 
@@ -73,7 +72,8 @@ class Checkpoint:
         from transformers import AutoModelForCausalLM
 
         folder, options = _where(self.path)
-        with _named(self.path, "the weights"):
+        # transformers draws a tqdm bar for a GGUF that its own switch does not reach; ours would fight with it.
+        with _named(self.path, "the weights"), redirect_stderr(StringIO()):
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 folder, config=self.config, dtype=dtype, output_loading_info=True, **options
             )

@@ -40,7 +40,8 @@ COLUMNS = (
     ),
     Column(
         "bytes_per_token", "MB / token", words.megabytes,
-        "cache bytes read per decoded token, all layers, at full context; MB = 1e6 bytes",
+        "what the attention of one decoded token must read and write at the least (caches, reduced keys, scores, "
+        "indices), all layers, at full context; MB = 1e6 bytes",
     ),
     Column("bytes_dense", "dense MB", words.megabytes, "the same for dense attention; MB = 1e6 bytes"),
     Column("share", "share", words.percent, "MB / token over dense MB, worked out on this page"),

@@ -33,10 +33,10 @@ def against_budget(runs: list[Json]) -> list[Panel]:
         ("plot-budget", "Perplexity against budget", "k", 1, "budget k, positions per query"),
         (
             "plot-bytes",
-            "Perplexity against cache read",
+            "Perplexity against attention bytes",
             "bytes_per_token",
             1e6,
-            "MB of cache per decoded token",
+            "attention MB per decoded token",
         ),
     ):
         points = [run for run in runs if run[field] and run["family"] != "dense"]

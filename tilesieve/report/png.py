@@ -112,7 +112,7 @@ def _lost(axes: Axes, points: list[Json], dense: Json | None) -> None:
 
 
 def _saved(axes: Axes, runs: list[Json]) -> None:
-    axes.set_title("Cache read per decoded token, MB")
+    axes.set_title("Attention bytes per decoded token, MB")
     runs = sorted(runs, key=lambda run: run["bytes_per_token"])
     sizes = [run["bytes_per_token"] / 1e6 for run in runs]
     rows = range(len(runs))

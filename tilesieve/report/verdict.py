@@ -52,9 +52,9 @@ def _saves(run: Json) -> str:
         return ""
     read, full = words.megabytes(run["bytes_per_token"]), words.megabytes(run["bytes_dense"])
     if share >= 1:
-        return f", but its {read} MB of cache per decoded token save nothing against the {full} MB of dense"
+        return f", but its {read} MB of attention per decoded token save nothing against the {full} MB of dense"
     saved = f"{words.percent(share)}, {1 / share:.1f}× less" if share else "nothing at all"
-    return f", {read} MB of cache per decoded token instead of {full} MB ({saved})"
+    return f", {read} MB of attention per decoded token instead of {full} MB ({saved})"
 
 
 def _where(run: Json) -> list[str]:

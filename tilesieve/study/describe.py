@@ -1,0 +1,67 @@
+"""What a study is about, in words and hashes: the model, the text, the versions, the machine."""
+
+import hashlib
+import os
+import platform
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tilesieve.hf.shape import Shape
+from tilesieve.study.plan import DENSE, Plan
+from tilesieve.study.store import Store
+
+SCHEMA = 1
+# fp32: what a run loses is then the selection's doing, not a format's.
+DTYPE = torch.float32
+
+
+def assemble(plan: Plan, shape: Shape, store: Store, model: Path, text: Path) -> dict[str, Any]:
+    """study.json: what was run where, the runs in the sweep's order, the timelines."""
+    runs = store.runs()
+    order = [config.name for config in (DENSE, *plan.sweep())]
+    dense_bytes = runs[DENSE.name]["bytes_per_token"]
+    meta = {
+        "model": model.name, "text": text.name, "tokens": plan.tokens, "scored": [plan.scored_from, plan.tokens],
+        "layers": shape.layers, "heads": shape.heads, "kv_heads": shape.kv_heads, "head_dim": shape.head_dim,
+        "dtype": str(DTYPE).removeprefix("torch."),
+        "versions": versions(),
+        "machine": {"cpu": cpu_name(), "threads": torch.get_num_threads()},
+        "date": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), "command": "tilesieve study",
+    }  # fmt: skip
+    ordered = [{**runs[name], "bytes_dense": dense_bytes} for name in order if name in runs]
+    return {"schema": SCHEMA, "meta": meta, "runs": ordered, "timeline": store.timeline()}
+
+
+def key_of(plan: Plan, model: Path, text: str) -> dict[str, Any]:
+    """What must be equal for finished rows to count: the model file, the text and every setting."""
+    whole = asdict(replace(plan, model=None, text=None))
+    files = [model] if model.is_file() else sorted(p for p in model.iterdir() if p.is_file())
+    return {
+        "plan": whole, "model": [[p.name, p.stat().st_size] for p in files],
+        "text": hashlib.sha256(text.encode()).hexdigest(), "versions": versions(), "schema": SCHEMA,
+    }  # fmt: skip
+
+
+def versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in ("torch", "transformers", "tilesieve"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def cpu_name() -> str:
+    """The processor's own name where the system tells it."""
+    info = Path("/proc/cpuinfo")
+    if info.is_file():
+        for line in info.read_text(errors="replace").splitlines():
+            if line.startswith("model name"):
+                return f"{line.partition(':')[2].strip()}, {os.cpu_count()} cores"
+    return platform.processor() or platform.machine()
