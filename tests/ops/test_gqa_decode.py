@@ -22,7 +22,7 @@ def same(a, b):
 @IMPLS
 @pytest.mark.parametrize(("heads", "kv_heads", "value_width"), [(9, 3, 8), (2, 2, 5), (16, 1, 8), (4, 2, 12)])
 def test_values(impl, heads, kv_heads, value_width):
-    """Against an oracle; B32: values narrower or wider than keys, past the first block of 512 keys."""
+    """Against an oracle; values narrower or wider than keys, past the first block of 512 keys."""
     key, value, cache, pages = one(577, kv_heads, 8, value_width, page_size=16)
     q, sink = normal(3, heads, 8, seed=5), normal(heads, seed=6)
     got = gqa_decode(q, cache, pages, at([0, 0, 0], [576, 0, 511]), scale=0.3, sink=sink, impl=impl)
@@ -52,7 +52,7 @@ def test_equals_torch(impl):
 
 @IMPLS
 def test_scores_below_any_finite_sentinel(impl):
-    """B34: a mask value of -5e4 would outweigh these; all products are exact in fp32."""
+    """A mask value of -5e4 would outweigh these; all products are exact in fp32."""
     key = torch.tensor([-5.9e4, -6e4, -59001.0, -59000.0]).view(4, 1, 1).expand(4, 1, 2).clone()
     value = torch.eye(4).view(4, 1, 4)
     cache, pages = paged([key], [value])
@@ -64,7 +64,7 @@ def test_scores_below_any_finite_sentinel(impl):
 
 @IMPLS
 def test_rows_that_see_nothing(impl):
-    """B26: a sequence of length 0 whose table entry is -1; rows of padding."""
+    """A sequence of length 0 whose table entry is -1; rows of padding."""
     key, value = normal(3, 2, 8), normal(3, 2, 8, seed=1)
     cache, pages = paged([key, key[:0]], [value, value[:0]])
     pages = replace(pages, table=torch.stack([pages.table[0], torch.full_like(pages.table[0], -1)]))
@@ -223,7 +223,7 @@ def test_wrong_input_is_named(change, match):
 
 
 def test_a_cache_read_by_another_tag_raises():
-    """B35."""
+    """Half a number read as a whole one garbles silently; the tag tells."""
     _, _, cache, pages = one()
     with pytest.raises(ValueError, match="its tag 'kv_bf16.token' says"):
         gqa_decode(normal(1, 4, 8), replace(cache, format="kv_bf16.token"), pages, at([0], [3]))

@@ -70,7 +70,7 @@ def test_one_list_for_all_is_the_same_list_for_each(impl):
 @IMPLS
 @pytest.mark.parametrize("lists", [1, 2, 4])
 def test_invalid_entries_are_skipped_where_they_stand(impl, lists):
-    """-1, past the pool (FlashMLA #184: positive and too large), past the count; NaN wherever they could lead."""
+    """-1, past the pool (positive and too large), past the count; NaN wherever they could lead."""
     _, _, cache, pages = one(20, 2, 8)
     free = [s for s in range(28) if s not in slots_of(pages, torch.arange(20)).tolist()]
     assert torch.isnan(cache.key[free[0] // 4, free[0] % 4]).all()
@@ -145,7 +145,7 @@ def test_a_nan_that_is_listed_shows_in_its_row_and_head_only(impl):
 
 @IMPLS
 def test_far_scores(impl):
-    """B34 again, and scores far above: the row's own maximum is taken off."""
+    """Scores far below and far above any sentinel: the row's own maximum is taken off."""
     for base in (-6e4, 6e4):
         key = torch.tensor([base, base + 1.0, base]).view(3, 1, 1)
         cache = replace(one(4, 1, 1)[2], key=key.view(1, 3, 1, 1), value=torch.eye(3).view(1, 3, 1, 3))

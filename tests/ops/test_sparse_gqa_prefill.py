@@ -97,7 +97,7 @@ def test_what_counts(impl):
 
 @IMPLS
 def test_rows_that_see_nothing(impl):
-    """B55: one row without an allowed key; padding; every empty selection. Beside rows that see something."""
+    """One row without an allowed key; padding; every empty selection. Beside rows that see something."""
     keys = [normal(6, 2, 8), normal(0, 2, 8)]
     cache, pages = paged(keys, keys)
     rows = at([0, 0, 0, 1, -1, 2, 0, 0], [5, -1, 2, 3, 3, 3, 5, -(2**31)])
@@ -151,7 +151,7 @@ def test_bits_do_not_depend_on_layout_or_keys_to_come(impl):
 
 @IMPLS
 def test_nan_and_inf_reach_only_rows_that_select_them(impl):
-    """FlashMLA and flash-attention's 0 * NaN: a mask that zeroes weights does not zero their products."""
+    """0 * NaN: a mask that zeroes weights does not zero their products."""
     key, value, _, _ = one(40)
     position = [39, 39, 39, 5]
     q, rows = normal(4, 4, 8, seed=2), at([0] * 4, position)
@@ -192,7 +192,7 @@ def test_a_nan_query_is_its_rows_own(impl):
 
 @IMPLS
 def test_scores_below_any_finite_sentinel(impl):
-    """B34, B58: what is not selected scores 0, what is selected -6e4 and below; exact in fp32."""
+    """What is not selected scores 0, what is selected -6e4 and below; exact in fp32."""
     key = torch.tensor([0.0, -5.9e4, 0.0, -6e4, -59001.0, 0.0]).view(6, 1, 1)
     cache, pages = paged([key], [torch.eye(6).view(6, 1, 6)])
     rows, q = at([0, 0, 0], [5, 5, 2]), torch.ones(3, 1, 1)
@@ -215,6 +215,21 @@ def test_products_beyond_fp32_in_keys_that_are_not_selected(impl):
         torch.full((1, 1, 1), 1e20), cache, pages, at([0], [2]), chosen([[1]]), scale=1.0, impl=impl
     )
     assert got.out[0, 0].tolist() == [0.0, 1.0, 0.0] and got.lse.item() == pytest.approx(1e20)
+
+
+def test_bits_do_not_depend_on_overflow_that_company_brings_along():
+    """A block that only a neighbour looks at holds a key whose product with this row leaves fp32."""
+    key, value = normal(1100, 1, 8).abs(), normal(1100, 1, 8, seed=1)
+    key[601] = 1e30
+    cache, pages = paged([key], [value])
+    q, rows, selection = normal(2, 1, 8, seed=2).abs(), at([0, 0], [1099, 1099]), chosen([[1, 7], [600, 602]])
+    for size in (1.0, 1e10, 1e25):
+        loud = q * torch.tensor([size, 1.0]).view(2, 1, 1)
+        both = sparse_gqa_prefill(loud, cache, pages, rows, selection, impl="cpu")
+        alone = sparse_gqa_prefill(loud[:1], cache, pages, at([0], [1099]), chosen([[1, 7]]), impl="cpu")
+        assert same(rows_of(both, [0]), alone)
+        want = sparse_gqa_prefill(loud, cache, pages, rows, selection, impl="reference")
+        assert torch.allclose(both.out, want.out, atol=1e-5) and torch.allclose(both.lse, want.lse, rtol=1e-5)
 
 
 @IMPLS

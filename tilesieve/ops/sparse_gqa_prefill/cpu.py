@@ -17,6 +17,10 @@ from tilesieve.ops.gqa_decode.reference import visible_slots, with_sink
 from tilesieve.ops.host import BLOCK, attend, settled, take
 from tilesieve.ops.sparse_gqa_prefill import reference
 
+# Up to here in queries and keys no product of theirs leaves fp32, selected or not. Beyond, whether a
+# masked score is -inf + inf would depend on which blocks the other rows of a tile bring along.
+LARGE = 2.0**56
+
 
 def tile_rows(g: int) -> int:
     """Rows of a tile: fixed by the model, so that a product has at most 256 query rows. That is where
@@ -27,8 +31,8 @@ def tile_rows(g: int) -> int:
 @dataclass(frozen=True)
 class Keys:
     """One sequence: key [G,L,D] and value [G,L,E] in fp32, zero where no row may look (hidden [L]) and
-    where either is not finite (bad [G,L]). hidden and bad are None where nothing is. E is padded to
-    a multiple of 16 (see ops/host.py)."""
+    where a key is beyond LARGE or either is not finite (bad [G,L]). hidden and bad are None where
+    nothing is. E is padded to a multiple of 16 (see ops/host.py)."""
 
     key: Tensor
     value: Tensor
@@ -50,10 +54,10 @@ def read(key_pPGD: Tensor, value_pPGE: Tensor, slot_n: Tensor) -> Keys:
     head_G = torch.arange(key_pPGD.shape[2], device=slot_n.device)
     key_GLD, value_GLE = take(key_pPGD, value_pPGE, slot_n[None], head_G)
     bad_GL = None
-    for rows in (key_GLD, value_GLE):
+    for rows, limit in ((key_GLD, LARGE), (value_GLE, torch.finfo(torch.float32).max)):
         # One pass that allocates nothing; only where it finds something a second that says where.
-        if rows.numel() and not all(bool(bound.isfinite()) for bound in rows.aminmax()):
-            here_GL = ~rows.isfinite().all(-1)
+        if rows.numel() and not all(abs(float(bound)) <= limit for bound in rows.aminmax()):
+            here_GL = ~(rows.abs() <= limit).all(-1)
             bad_GL = here_GL if bad_GL is None else bad_GL | here_GL
     if bad_GL is not None:
         # A weight of zero times NaN is NaN: rows that select such a key are the reference's.
@@ -104,10 +108,10 @@ def sparse_gqa_prefill(q_RHD: Tensor, key_pPGD: Tensor, value_pPGE: Tensor, tabl
             out_THE, lse_TH, tainted_T = attend_tile(query_THD, keys, index_RAK[row_T], count_RA[row_T], seen_T, tile)
             out_THE = with_sink(out_THE[..., : out_RHE.shape[2]], lse_TH, sink_H)
             out_RHE[row_T], lse_RH[row_T] = out_THE, lse_TH
-            if tainted_T is None and settled(out_THE, lse_TH):
+            if not bool(tainted_T.any()) and settled(out_THE, lse_TH):
                 continue
             for t, r in enumerate(row_T.tolist()):
-                if (tainted_T is not None and bool(tainted_T[t])) or not settled(out_THE[t], lse_TH[t]):
+                if bool(tainted_T[t]) or not settled(out_THE[t], lse_TH[t]):
                     one = slice(r, r + 1)
                     out_RHE[one], lse_RH[one] = reference.sparse_gqa_prefill(
                         q_RHD[one], key_pPGD, value_pPGE, table_Bm, length_B, max_length, seq_R[one],
@@ -116,8 +120,9 @@ def sparse_gqa_prefill(q_RHD: Tensor, key_pPGD: Tensor, value_pPGE: Tensor, tabl
 
 
 def attend_tile(query_THD: Tensor, keys: Keys, index_TAK: Tensor, count_TA: Tensor, seen_T: Tensor,
-                tile: int) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
-    """out [T,H,E], lse [T,H], and which rows [T] select something that is not finite (None: there is none)."""
+                tile: int) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """out [T,H,E], lse [T,H], and which rows [T] the reference must do: their query is beyond LARGE, or
+    they select a bad key."""
     (rows, heads, width), (kv_heads, length, value_width) = query_THD.shape, keys.value.shape
     g, lists = heads // kv_heads, index_TAK.shape[1]
     each = max(1, lists // kv_heads)  # lists that one kv head looks at
@@ -125,7 +130,7 @@ def attend_tile(query_THD: Tensor, keys: Keys, index_TAK: Tensor, count_TA: Tens
     valid_TAK = counted_TAK & (index_TAK >= 0) & (index_TAK < seen_T[:, None, None])
     out_THE = query_THD.new_empty(rows, heads, value_width)
     lse_TH = query_THD.new_empty(rows, heads)
-    tainted_T = None if keys.bad is None else torch.zeros(rows, dtype=torch.bool, device=query_THD.device)
+    tainted_T = ~(query_THD.abs() <= LARGE).flatten(1).all(1)
     query_gTD = query_THD.new_zeros(g, tile, width)
     memory = query_THD.new_empty(g * tile * length)
     for h in range(kv_heads):
@@ -146,7 +151,7 @@ def attend_tile(query_THD: Tensor, keys: Keys, index_TAK: Tensor, count_TA: Tens
         lse_gT = lse_gT.view(g, tile).masked_fill_(chosen.empty, -torch.inf)
         out_THE[:, heads_read] = out_gTE[:, :rows].transpose(0, 1)
         lse_TH[:, heads_read] = lse_gT[:, :rows].T
-        if tainted_T is not None and keys.bad is not None:
+        if keys.bad is not None:
             bad_JT = ((chosen.bias == 0) & keys.bad[h]).any(-1) & ~chosen.empty
             tainted_T |= bad_JT[:, :rows].any(0)
     return out_THE, lse_TH, tainted_T

@@ -88,8 +88,8 @@ def _masses(x_RGHL: Tensor, start_R: Tensor, end_R: Tensor, key_RGL: Tensor) -> 
         for h in range(2, p.shape[2]):
             total += p[..., h, :width]
         # A mass of 0 may be one too small for fp32, which may be picked, or none at all, which may not.
-        few = total.count_nonzero(-1) < (end - start)[:, None]
-        if bool(few.any()):
+        outside(total, start, end, 1.0)
+        if float(total.amin()) == 0.0:
             key_RGL[part].masked_fill_(~_pickable(y[..., :width]), LOWEST)
 
 
