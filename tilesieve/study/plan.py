@@ -29,7 +29,7 @@ class Plan:
     steps: int = 32
     budgets: tuple[int, ...] = (64, 256, 512)
     budget: int = 256
-    scoring: Scoring = field(default_factory=lambda: Scoring("pca", 16, "score_int8"))
+    scoring: Scoring = field(default_factory=lambda: Scoring("pairs_slow", 32, "score_int8"))
 
     def __post_init__(self) -> None:
         if self.tokens < 32:
@@ -50,8 +50,9 @@ class Plan:
         """Exact shared top-k at each budget; reduced scores and a window at one; everything selected."""
         s = self.scoring
         exact = [Config(f"exact-{k}", f"shared top-k {k}", "exact", Policy(k=k)) for k in self.budgets]
+        by = f"{s.kind.replace('_', ' ')} d{s.columns} {s.format.removeprefix('score_')}"
         reduced = Config(
-            f"lowrank-{self.budget}", f"{s.kind} d{s.columns} {s.format.removeprefix('score_')}, k {self.budget}",
+            f"lowrank-{self.budget}", f"{by}, k {self.budget}",
             "lowrank", Policy(k=self.budget, scoring=s),
         )  # fmt: skip
         recent = Config(f"window-{self.budget}", f"4 sinks + window, k {self.budget}", "window", window(self.budget))

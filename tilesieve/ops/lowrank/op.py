@@ -20,16 +20,19 @@ def _outputs(q: Tensor, dims: Tensor | None, basis: Tensor | None, data: Tensor,
 
 
 def _slots_seen(data: Tensor, table: Tensor, length: Tensor, max_length: int, seq: Tensor,
-                position: Tensor) -> tuple[list[int], list[Tensor]]:  # fmt: skip
-    """How many positions each row may look at, and the slots it finds there (holes left out)."""
+                position: Tensor) -> tuple[list[int], dict[int, Tensor]]:  # fmt: skip
+    """How many positions each row may look at, and per sequence the slots that its deepest row may: -1 at a hole."""
     pages, page_size = data.shape[:2]
     limits = visible(table, length, page_size, max_length, seq, position).tolist()
-    slots = []
-    for row, limit in enumerate(limits):
+    deepest: dict[int, int] = {}
+    for s, limit in zip(seq.tolist(), limits, strict=True):
+        if limit:
+            deepest[s] = max(limit, deepest.get(s, 0))
+    slots = {}
+    for s, limit in deepest.items():
         p = torch.arange(limit, device=table.device)
-        page = table[seq[row], p // page_size].long() if limit else p
-        held = (page >= 0) & (page < pages)
-        slots.append((page * page_size + p % page_size)[held])
+        page = table[s, p // page_size].long()
+        slots[s] = torch.where((page >= 0) & (page < pages), page * page_size + p % page_size, -1)
     return limits, slots
 
 
@@ -37,16 +40,15 @@ def _sizes(q: Tensor, dims: Tensor | None, basis: Tensor | None, data: Tensor, k
            table: Tensor, length: Tensor, max_length: int, seq: Tensor, position: Tensor,
            scale: float) -> dict[str, int]:  # fmt: skip
     limits, slots = _slots_seen(data, table, length, max_length, seq, position)
-    longest: dict[int, int] = {}
-    for s, limit in zip(seq.tolist(), limits, strict=True):
-        if limit:
-            longest[s] = max(limit, longest.get(s, 0))
+    held = {s: (slot >= 0).cumsum(0).tolist() for s, slot in slots.items()}
+    found = [held[s][limit - 1] if limit else 0 for s, limit in zip(seq.tolist(), limits, strict=True)]
+    every = torch.cat([*slots.values(), seq.new_empty(0)])
     asked = seq[(position >= 0) & (seq >= 0) & (seq < len(length))]
     return {
-        "rows": q.shape[0], "live": sum(len(s) > 0 for s in slots), "heads": q.shape[1], "kv_heads": data.shape[2],
+        "rows": q.shape[0], "live": sum(n > 0 for n in found), "heads": q.shape[1], "kv_heads": data.shape[2],
         "width": q.shape[2], "columns": data.shape[3], "length": max_length,
-        "scanned": sum(map(len, slots)), "keys": len(torch.cat([*slots, seq.new_empty(0)]).unique()),
-        "entries": sum(-(-limit // data.shape[1]) for limit in longest.values()), "sequences": len(asked.unique()),
+        "scanned": sum(found), "keys": len(every[every >= 0].unique()),
+        "entries": sum(-(-len(slot) // data.shape[1]) for slot in slots.values()), "sequences": len(asked.unique()),
         "itemsize": q.element_size(), "cache_itemsize": data.element_size(),
         "quantised": int(format in SCALED), "basis": int(basis is not None),
     }  # fmt: skip
@@ -68,7 +70,8 @@ def _check(q: Tensor, dims: Tensor | None, basis: Tensor | None, data: Tensor, k
         raise ValueError(f"projection.dims is {dims.tolist()}; allowed: 0 to D - 1 = {q.shape[2] - 1}")
     if key_scale is not None:
         _, slots = _slots_seen(data, table, length, max_length, seq, position)
-        seen = torch.cat([*slots, seq.new_empty(0)]).long()
+        seen = torch.cat([*slots.values(), seq.new_empty(0)]).long()
+        seen = seen[seen >= 0]
         scales = key_scale[seen // page_size, seen % page_size]
         if bool((~scales.isfinite() | (scales < 0)).any()):
             raise ValueError("cache.scale holds a negative number, a NaN or an infinity where a row reads it")
