@@ -39,7 +39,7 @@ def assemble(plan: Plan, shape: Shape, store: Store, model: Path, text: Path) ->
 
 def key_of(plan: Plan, model: Path, text: str) -> dict[str, Any]:
     """What must be equal for finished rows to count: the model file, the text and every setting."""
-    whole = asdict(replace(plan, model=None, text=None))
+    whole = asdict(replace(plan, model=None, text=None)) | {"sweep": [repr(config) for config in plan.sweep()]}
     files = [model] if model.is_file() else sorted(p for p in model.iterdir() if p.is_file())
     return {
         "plan": whole, "model": [[p.name, p.stat().st_size] for p in files],

@@ -50,10 +50,13 @@ class Plan:
         """Exact shared top-k at each budget; reduced scores and a window at one; everything selected."""
         s = self.scoring
         exact = [Config(f"exact-{k}", f"shared top-k {k}", "exact", Policy(k=k)) for k in self.budgets]
+        # Reduced scores are blind where the reduction is (slow pairs hardly tell near positions apart), so the
+        # ends are kept: without them this run loses more than a window does (notes/2026-11-30-reduced-scores.md).
+        first, last = min(4, self.budget // 8), max(1, self.budget // 8)
         by = f"{s.kind.replace('_', ' ')} d{s.columns} {s.format.removeprefix('score_')}"
         reduced = Config(
-            f"lowrank-{self.budget}", f"{by}, k {self.budget}",
-            "lowrank", Policy(k=self.budget, scoring=s),
+            f"lowrank-{self.budget}", f"{by} + ends, k {self.budget}", "lowrank",
+            Policy(k=self.budget, scoring=s, first=first, last=last),
         )  # fmt: skip
         recent = Config(f"window-{self.budget}", f"4 sinks + window, k {self.budget}", "window", window(self.budget))
         full = Config("full", "everything selected", "full", Policy(k=self.tokens + self.steps))
