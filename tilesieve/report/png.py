@@ -108,11 +108,12 @@ def _lost(axes: Axes, points: list[Json], dense: Json | None) -> None:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.set_xlabel("budget k: key positions a query may read")
     axes.margins(y=0.12)
-    axes.legend(loc="best", fontsize=10, handlelength=1.8)
+    # Above the axes: "best" looks for points to avoid and does not see their labels.
+    axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.1), ncols=2, fontsize=10, handlelength=1.8)
 
 
 def _saved(axes: Axes, runs: list[Json]) -> None:
-    axes.set_title("Attention bytes per decoded token, MB")
+    axes.set_title("Attention MB per decoded token")
     runs = sorted(runs, key=lambda run: run["bytes_per_token"])
     sizes = [run["bytes_per_token"] / 1e6 for run in runs]
     rows = range(len(runs))
@@ -121,7 +122,7 @@ def _saved(axes: Axes, runs: list[Json]) -> None:
         less = (run["bytes_dense"] or 0) / run["bytes_per_token"] if run["bytes_per_token"] else 0
         note = words.fixed(size, 1) + (f"  {less:.1f}× less" if less > 1.05 else "")
         axes.annotate(note, (size, row), xytext=(5, 0), textcoords="offset points", va="center", fontsize=10)
-    axes.set_yticks(rows, [words.short(run["label"], 22) for run in runs], color=INK)
+    axes.set_yticks(rows, [words.short(run["label"], 27) for run in runs], color=INK)
     axes.invert_yaxis()
     axes.set_xlim(0, max(sizes) * 1.22 or 1)
     axes.grid(visible=False)

@@ -53,11 +53,12 @@ class Plan:
         # Reduced scores are blind where the reduction is (slow pairs hardly tell near positions apart), so the
         # ends are kept: without them this run loses more than a window does (notes/2026-11-30-reduced-scores.md).
         first, last = min(4, self.budget // 8), max(1, self.budget // 8)
-        by = f"{s.kind.replace('_', ' ')} d{s.columns} {s.format.removeprefix('score_')}"
+        words = {"pairs_slow": "slow pairs", "pairs_fast": "fast pairs"}.get(s.kind, s.kind)
+        by = f"{words} d{s.columns} {s.format.removeprefix('score_')}"
         reduced = Config(
-            f"lowrank-{self.budget}", f"{by} + ends, k {self.budget}", "lowrank",
+            f"lowrank-{self.budget}", f"{by}, k {self.budget}", "lowrank",
             Policy(k=self.budget, scoring=s, first=first, last=last),
         )  # fmt: skip
-        recent = Config(f"window-{self.budget}", f"4 sinks + window, k {self.budget}", "window", window(self.budget))
+        recent = Config(f"window-{self.budget}", f"window, k {self.budget}", "window", window(self.budget))
         full = Config("full", "everything selected", "full", Policy(k=self.tokens + self.steps))
         return (*exact, reduced, recent, full)
