@@ -42,7 +42,8 @@ def lowrank(q_RHD: Tensor, dims_C: Tensor | None, basis_GDC: Tensor | None, data
         else:
             k_scale_GK = key_scale[page_K, offset_K].T
             if format == "score_int8":
-                sum_GJK = torch.bmm(codes_GJC.long(), key_GCK.long()).float()
+                # fp64 holds the integer sum exactly, and a GPU has no integer product.
+                sum_GJK = torch.bmm(codes_GJC.double(), key_GCK.double()).float()
                 # The order of these products is part of the contract.
                 score_GJK = (sum_GJK * k_scale_GK[:, None]) * (q_scale_GJ * scale)[..., None]
             else:

@@ -20,7 +20,7 @@ def merge(outs: list[Tensor], lses: list[Tensor], lengths_NR: Tensor | None, sin
             ]
             if not live:
                 continue
-            lse = torch.tensor([part for part, _ in live], dtype=torch.float64)
+            lse = torch.tensor([part for part, _ in live], dtype=torch.float64, device=lse_RH.device)
             whole = torch.logsumexp(lse, 0)
             below = whole if sink_H is None else torch.logaddexp(whole, sink_H[h].double())
             total_E = sum(float((part - below).exp()) * out_E for part, out_E in live)
