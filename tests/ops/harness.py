@@ -97,7 +97,9 @@ def close(got: Tensor, want: Tensor, error: float) -> str:
         return "" if same_bits(got, want) else f"bits differ in {int((got != want).sum())} places"
     got, want = got.double(), want.double()
     finite = want.isfinite()
-    if not torch.equal(got[~finite].nan_to_num(7.0), want[~finite].nan_to_num(7.0)) or not bool(got[finite].isfinite().all()):
+    if not torch.equal(got[~finite].nan_to_num(7.0), want[~finite].nan_to_num(7.0)) or not bool(
+        got[finite].isfinite().all()
+    ):
         return "infinities or NaN differ"
     if not finite.any():
         return ""

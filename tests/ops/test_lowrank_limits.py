@@ -100,7 +100,7 @@ def test_wrong_arguments_are_named():
         ({"projection": keep(9, 3)}, r"projection\.width is 9"),
         ({"cache": ScoreCache(cache.data, cache.scale, "score_fp8")}, r"cache\.data is torch\.int8"),
         ({"cache": ScoreCache(cache.data, None, "score_int8")}, r"cache\.scale is None"),
-        ({"pages": Pages(pages.table, pages.length, 8, 6)}, r"pages\.page_size is 8; the cache has P = 4"),
+        ({"pages": Pages(pages.table, pages.length, 8, 6)}, r"pages\.page_size is 8; allowed: 4, the cache's"),
         ({"pages": Pages(pages.table, pages.length[:1], 4, 6)}, r"pages\.length has shape \(1,\)"),
         ({"pages": Pages(pages.table.long(), pages.length, 4, 6)}, r"pages\.table is torch\.int64"),
         ({"pages": Pages(pages.table, pages.length, 4, -1)}, r"pages\.max_length is -1"),

@@ -5,6 +5,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from tilesieve.types import Pages, Rows
+
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 INTS = (torch.int32, torch.int64)
 INT32 = (torch.int32,)
@@ -46,3 +48,27 @@ def same_device(reference: str, tensor: Tensor, **others: Tensor | None) -> None
     for name, other in others.items():
         if other is not None and other.device != tensor.device:
             raise ValueError(f"{name} is on {other.device}; {reference} is on {tensor.device}")
+
+
+def heads(dims: dict[str, int], q: Tensor, key: Tensor, value: Tensor) -> None:
+    """q [R,H,D] against the token views of a paged cache; H is a multiple of G."""
+    shape(dims, "q", q, "R H D", FLOATS)
+    shape(dims, "cache.key", key, "pages P G D", (key.dtype,))
+    shape(dims, "cache.value", value, "pages P G Dv", (value.dtype,))
+    if dims["G"] < 1 or dims["H"] < 1 or dims["H"] % dims["G"]:
+        raise ValueError(f"q has {dims['H']} heads; allowed: a multiple of the cache's {dims['G']} kv heads")
+    same_device("q", q, **{"cache.key": key, "cache.value": value})
+
+
+def paged(dims: dict[str, int], reference: str, tensor: Tensor, pages: Pages, rows: Rows) -> None:
+    """Pages and Rows, on `tensor`'s device; a page has P tokens where `dims` knows P from a cache."""
+    shape(dims, "pages.table", pages.table, "B max", INT32)
+    shape(dims, "pages.length", pages.length, "B", INT32)
+    at_least("pages.page_size", pages.page_size, 1)
+    at_least("pages.max_length", pages.max_length, 0)
+    if pages.page_size != dims.get("P", pages.page_size):
+        raise ValueError(f"pages.page_size is {pages.page_size}; allowed: {dims['P']}, the cache's")
+    shape(dims, "rows.seq", rows.seq, "R", INT32)
+    shape(dims, "rows.position", rows.position, "R", INT32)
+    same_device(reference, tensor, **{"pages.table": pages.table, "pages.length": pages.length,
+                                      "rows.seq": rows.seq, "rows.position": rows.position})  # fmt: skip

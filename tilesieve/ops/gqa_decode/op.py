@@ -78,21 +78,11 @@ def gqa_decode(q: Tensor, cache: KVCache, pages: Pages, rows: Rows, *, scale: fl
     """
     dims: dict[str, int] = {}
     key, value = token_views(cache)
-    expect.shape(dims, "q", q, "R H D", expect.FLOATS)
-    expect.shape(dims, "cache.key", key, "pages P G D", (key.dtype,))
-    expect.shape(dims, "cache.value", value, "pages P G Dv", (value.dtype,))
-    if dims["G"] < 1 or dims["H"] < 1 or dims["H"] % dims["G"]:
-        raise ValueError(f"q has {dims['H']} heads; allowed: a multiple of the cache's {dims['G']} kv heads")
-    expect.shape(dims, "pages.table", pages.table, "B max", expect.INT32)
-    expect.shape(dims, "pages.length", pages.length, "B", expect.INT32)
-    if pages.page_size != dims["P"]:
-        raise ValueError(f"pages.page_size is {pages.page_size}; allowed: {dims['P']}, the cache's")
-    expect.shape(dims, "rows.seq", rows.seq, "R", expect.INT32)
-    expect.shape(dims, "rows.position", rows.position, "R", expect.INT32)
+    expect.heads(dims, q, key, value)
+    expect.paged(dims, "q", q, pages, rows)
     if sink is not None:
         expect.shape(dims, "sink", sink, "H", expect.FP32)
-    expect.same_device("q", q, sink=sink, **{"cache.key": key, "cache.value": value, "pages.table": pages.table,
-                       "pages.length": pages.length, "rows.seq": rows.seq, "rows.position": rows.position})  # fmt: skip
+    expect.same_device("q", q, sink=sink)
     scale = max(1, dims["D"]) ** -0.5 if scale is None else scale
     args = (q, key, value, pages.table, pages.length, pages.max_length, rows.seq, rows.position, scale, sink)
     return Partial(*call(OP, *args, out=None if out is None else (out.out, out.lse), impl=impl))

@@ -132,17 +132,11 @@ def lowrank(q: Tensor, projection: Projection, cache: ScoreCache, pages: Pages, 
     require(cache)
     expect.shape(dims, "q", q, "R H D", expect.FLOATS)
     expect.shape(dims, "cache.data", cache.data, "pages P G C", (cache.data.dtype,))
-    expect.shape(dims, "pages.table", pages.table, "B max", expect.INT32)
-    expect.shape(dims, "pages.length", pages.length, "B", expect.INT32)
-    expect.shape(dims, "rows.seq", rows.seq, "R", expect.INT32)
-    expect.shape(dims, "rows.position", rows.position, "R", expect.INT32)
-    expect.at_least("pages.max_length", pages.max_length, 0)
-    if pages.page_size != dims["P"] or dims["P"] < 1:
-        raise ValueError(f"pages.page_size is {pages.page_size}; the cache has P = {dims['P']}; allowed: equal, >= 1")
+    expect.paged(dims, "q", q, pages, rows)
     if dims["H"] % dims["G"] if dims["G"] else dims["H"]:
         raise ValueError(f"q has {dims['H']} heads; allowed: a multiple of the cache's G = {dims['G']}")
     require_projection(projection, dims["G"], dims["D"], dims["C"])
-    expect.same_device("q", q, seq=rows.seq, position=rows.position, table=pages.table, length=pages.length, **{
+    expect.same_device("q", q, **{
         "projection.dims": projection.dims, "projection.basis": projection.basis,
         "cache.data": cache.data, "cache.scale": cache.scale,
     })  # fmt: skip

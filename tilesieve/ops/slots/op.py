@@ -88,13 +88,8 @@ def slots(selection: Selection, pages: Pages, rows: Rows, *, out: Slots | None =
     dims: dict[str, int] = {}
     expect.shape(dims, "selection.index", selection.index, letters, expect.INT32)
     expect.shape(dims, "selection.count", selection.count, letters.removesuffix(" K"), expect.INT32)
-    expect.shape(dims, "pages.table", pages.table, "B M", expect.INT32)
-    expect.shape(dims, "pages.length", pages.length, "B", expect.INT32)
-    expect.at_least("pages.page_size", pages.page_size, 1)
-    expect.shape(dims, "rows.seq", rows.seq, "R", expect.INT32)
-    expect.shape(dims, "rows.position", rows.position, "R", expect.INT32)
-    expect.same_device("selection.index", selection.index, count=selection.count, table=pages.table,
-                       length=pages.length, seq=rows.seq, position=rows.position)  # fmt: skip
+    expect.same_device("selection.index", selection.index, **{"selection.count": selection.count})
+    expect.paged(dims, "selection.index", selection.index, pages, rows)
     index, count = selection.index, selection.count
     if index.dim() == 2:
         index, count = index[:, None], count[:, None]

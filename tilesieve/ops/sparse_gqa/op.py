@@ -73,19 +73,14 @@ def sparse_gqa(q: Tensor, cache: KVCache, slots: Slots, *, scale: float | None =
     """
     dims: dict[str, int] = {}
     key, value = token_views(cache)
-    expect.shape(dims, "q", q, "R H D", expect.FLOATS)
-    expect.shape(dims, "cache.key", key, "pages P G D", (key.dtype,))
-    expect.shape(dims, "cache.value", value, "pages P G Dv", (value.dtype,))
-    if dims["G"] < 1 or dims["H"] < 1 or dims["H"] % dims["G"]:
-        raise ValueError(f"q has {dims['H']} heads; allowed: a multiple of the cache's {dims['G']} kv heads")
+    expect.heads(dims, q, key, value)
     per_kv_head = slots.slot.dim() == 3 and slots.slot.shape[1] == dims["G"]
     letters = "R K" if slots.slot.dim() == 2 else "R G K" if per_kv_head else "R H K"
     expect.shape(dims, "slots.slot", slots.slot, letters, expect.INTS)
     expect.shape(dims, "slots.count", slots.count, letters.removesuffix(" K"), expect.INT32)
     if sink is not None:
         expect.shape(dims, "sink", sink, "H", expect.FP32)
-    expect.same_device("q", q, sink=sink, **{"cache.key": key, "cache.value": value, "slots.slot": slots.slot,
-                       "slots.count": slots.count})  # fmt: skip
+    expect.same_device("q", q, sink=sink, **{"slots.slot": slots.slot, "slots.count": slots.count})
     scale = max(1, dims["D"]) ** -0.5 if scale is None else scale
     slot, count = slots.slot, slots.count
     if slot.dim() == 2:

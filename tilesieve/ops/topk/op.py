@@ -146,13 +146,7 @@ def _check_arguments(scores: Tensor, k: int, start: Tensor | None, end: Tensor |
     if pages is not None and rows is not None:
         if space != "position":
             raise ValueError(f"space is {space!r} with pages; allowed: 'position'")
-        expect.shape(dims, "pages.table", pages.table, "B M", expect.INT32)
-        expect.shape(dims, "pages.length", pages.length, "B", expect.INT32)
-        expect.at_least("pages.page_size", pages.page_size, 1)
-        expect.shape(dims, "rows.seq", rows.seq, "R", expect.INT32)
-        expect.shape(dims, "rows.position", rows.position, "R", expect.INT32)
-        expect.same_device("scores", scores, table=pages.table, length=pages.length, seq=rows.seq,
-                           position=rows.position)  # fmt: skip
+        expect.paged(dims, "scores", scores, pages, rows)
     expect.same_device("scores", scores, start=start, end=end)
 
 
