@@ -38,6 +38,7 @@ def test_cosine_does_not_keep_a_set_for_ever():
         (lambda: Cosine(reuse=0.8, reselect=0.9), "reselect is 0.9 and reuse 0.8"),
         (lambda: Scoring("prefix"), "d_score is None"),
         (lambda: Scoring("exact", 16), "d_score is 16"),
+        (lambda: Scoring("pairs_slow", 3), "d_score is 3; allowed: an even number"),
         (lambda: Scoring("prefix", 16, "int8"), "format is 'int8'; allowed: score_fp32"),
         (lambda: window(4), "k is 4; a window with 4 sinks"),
     ],

@@ -72,6 +72,8 @@ class Scoring:
         reduced = self.kind not in ("exact", "window")
         if reduced and (self.columns is None or self.columns < 1):
             raise ValueError(f"d_score is {self.columns}; {self.kind!r} scoring needs an integer >= 1")
+        if self.kind.startswith("pairs") and self.columns is not None and self.columns % 2:
+            raise ValueError(f"d_score is {self.columns}; allowed: an even number, rotary pairs are kept whole")
         if not reduced and self.columns is not None:
             raise ValueError(f"d_score is {self.columns}; {self.kind!r} scoring takes none")
 

@@ -6,7 +6,6 @@ import math
 import pytest
 import torch
 
-from tilesieve.policies import Scoring
 from tilesieve.study.plan import Plan
 from tilesieve.study.run import run_study
 
@@ -16,7 +15,7 @@ T = 200
 @pytest.fixture(scope="module")
 def plan(model_folder, text_file):
     return Plan(model_folder, text_file, tokens=T, steps=6, budgets=(8, 16, 32), budget=16,
-                scoring=Scoring("pca", 8, "score_int8"))  # fmt: skip
+                scoring="pca", score_format="score_int8")  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ def study(
     budgets: Annotated[str | None, typer.Option(help="k of the exact runs, comma-separated [64,256,512]")] = None,
     k: Annotated[int | None, typer.Option("--k", help="k of the low-rank and window runs [256]")] = None,
     scoring: Annotated[str, typer.Option(help="Reduced keys: prefix, pairs_slow, pairs_fast or pca")] = "pairs_slow",
-    d_score: Annotated[int, typer.Option(help="Dimensions of the reduced keys")] = 32,
+    d_score: Annotated[int | None, typer.Option(help="Dimensions of the reduced keys [half of a key's]")] = None,
     score_format: Annotated[str, typer.Option(help="score_fp32, score_bf16, score_int8 or score_fp8")] = "score_int8",
     steps: Annotated[int | None, typer.Option(help="Tokens to continue greedily [32]")] = None,
     out: Annotated[Path, typer.Option(help="Folder of study.jsonl, study.json and report.html")] = Path("out/study"),
@@ -32,16 +32,18 @@ def study(
     from rich.console import Console
 
     from tilesieve.cli.summary import progress, show
-    from tilesieve.policies import Scoring
     from tilesieve.report import write_pngs, write_report
     from tilesieve.study.plan import Plan
     from tilesieve.study.run import run_study
 
-    given: dict[str, Any] = {"tokens": tokens, "steps": steps, "budget": k, "budgets": budgets and numbers(budgets)}
+    given: dict[str, Any] = {
+        "tokens": tokens, "steps": steps, "budget": k, "budgets": None if budgets is None else numbers(budgets),
+        "d_score": d_score, "scoring": scoring, "score_format": score_format,
+    }  # fmt: skip
     given = {name: value for name, value in given.items() if value is not None}
-    plan = Plan(model, text, **{**(QUICK if quick else {}), **given}, scoring=Scoring(scoring, d_score, score_format))
+    plan = Plan(model, text, **{**(QUICK if quick else {}), **given})
     console = Console()
-    with progress(console, 1 + len(plan.sweep())) as tell:
+    with progress(console, 4 + len(plan.budgets)) as tell:
         result = run_study(plan, out, fresh=fresh, tell=tell)
     report = write_report(result, out / "report.html")
     write_pngs(result, out)

@@ -23,7 +23,7 @@ DTYPE = torch.float32
 def assemble(plan: Plan, shape: Shape, store: Store, model: Path, text: Path) -> dict[str, Any]:
     """study.json: what was run where, the runs in the sweep's order, the timelines."""
     runs = store.runs()
-    order = [config.name for config in (DENSE, *plan.sweep())]
+    order = [config.name for config in (DENSE, *plan.sweep(shape.head_dim))]
     dense_bytes = runs[DENSE.name]["bytes_per_token"]
     meta = {
         "model": model.name, "text": text.name, "tokens": plan.tokens, "scored": [plan.scored_from, plan.tokens],
@@ -37,9 +37,11 @@ def assemble(plan: Plan, shape: Shape, store: Store, model: Path, text: Path) ->
     return {"schema": SCHEMA, "meta": meta, "runs": ordered, "timeline": store.timeline()}
 
 
-def key_of(plan: Plan, model: Path, text: str) -> dict[str, Any]:
+def key_of(plan: Plan, shape: Shape, model: Path, text: str) -> dict[str, Any]:
     """What must be equal for finished rows to count: the model file, the text and every setting."""
-    whole = asdict(replace(plan, model=None, text=None)) | {"sweep": [repr(config) for config in plan.sweep()]}
+    whole = asdict(replace(plan, model=None, text=None)) | {
+        "sweep": [repr(config) for config in plan.sweep(shape.head_dim)]
+    }
     files = [model] if model.is_file() else sorted(p for p in model.iterdir() if p.is_file())
     return {
         "plan": whole, "model": [[p.name, p.stat().st_size] for p in files],

@@ -1,6 +1,6 @@
 """What a study runs: the model, the text, and a named sweep of policies."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from tilesieve.policies import Policy, Scoring, window
@@ -21,7 +21,10 @@ DENSE = Config("dense", "dense", "dense", None)
 
 @dataclass(frozen=True)
 class Plan:
-    """model and text None mean the defaults; perplexity is over the second half of `tokens`."""
+    """model and text None mean the defaults; perplexity is over the second half of `tokens`.
+
+    scoring, d_score, score_format: the reduced keys of the low-rank run; d_score None is half of a key.
+    """
 
     model: Path | None = None
     text: Path | None = None
@@ -29,7 +32,9 @@ class Plan:
     steps: int = 32
     budgets: tuple[int, ...] = (64, 256, 512)
     budget: int = 256
-    scoring: Scoring = field(default_factory=lambda: Scoring("pairs_slow", 32, "score_int8"))
+    scoring: str = "pairs_slow"
+    d_score: int | None = None
+    score_format: str = "score_int8"
 
     def __post_init__(self) -> None:
         if self.tokens < 32:
@@ -40,15 +45,22 @@ class Plan:
             raise ValueError("budgets is empty; allowed: one k or more")
         if len(set(self.budgets)) != len(self.budgets):
             raise ValueError(f"budgets is {self.budgets}; allowed: each k once")
-        self.sweep()  # refuses a bad k now, not after the dense run
+        self.sweep(self.d_score or 64)  # refuses bad values now, before a model is read
 
     @property
     def scored_from(self) -> int:
         return self.tokens // 2
 
-    def sweep(self) -> tuple[Config, ...]:
+    def reduced(self, width: int) -> Scoring:
+        """The low-rank run's scoring for keys of `width` dimensions. Raises ValueError for a d_score past them."""
+        columns = max(2, width // 4 * 2) if self.d_score is None else self.d_score
+        if columns > width:
+            raise ValueError(f"d_score is {columns}; the model's keys have {width} dimensions")
+        return Scoring(self.scoring, columns, self.score_format)
+
+    def sweep(self, width: int) -> tuple[Config, ...]:
         """Exact shared top-k at each budget; reduced scores and a window at one; everything selected."""
-        s = self.scoring
+        s = self.reduced(width)
         exact = [Config(f"exact-{k}", f"shared top-k {k}", "exact", Policy(k=k)) for k in self.budgets]
         # Reduced scores are blind where the reduction is (slow pairs hardly tell near positions apart), so the
         # ends are kept: without them this run loses more than a window does (notes/2026-11-30-reduced-scores.md).

@@ -53,9 +53,9 @@ def run_study(plan: Plan, out: Path, *, fresh: bool = False, tell: Tell = lambda
     checkpoint = Checkpoint.open(model_path)
     check(plan, checkpoint.shape)
     ids = encode(checkpoint.tokenizer, text, plan, text_path)
-    store = Store(out, key_of(plan, model_path, text), fresh)
+    store = Store(out, key_of(plan, checkpoint.shape, model_path, text), fresh)
     done = store.runs()
-    todo = [config for config in (DENSE, *plan.sweep()) if config.name not in done]
+    todo = [config for config in (DENSE, *plan.sweep(checkpoint.shape.head_dim)) if config.name not in done]
     if todo:
         model = checkpoint.model(DTYPE)
         install(model)
@@ -91,9 +91,7 @@ def check(plan: Plan, shape: Shape) -> None:
         raise ValueError(
             f"tokens is {plan.tokens} with {plan.steps} to continue; the model's context is {shape.context}"
         )
-    columns = plan.scoring.columns
-    if columns is not None and columns > shape.head_dim:
-        raise ValueError(f"d_score is {columns}; the model's keys have {shape.head_dim} dimensions")
+    plan.reduced(shape.head_dim)
 
 
 def dense_run(bench: Bench) -> dict[str, Any]:
