@@ -3,8 +3,8 @@
     score -> select -> plan -> compute -> combine
 
 `import tilesieve` is cheap: no torch is imported before a name that needs it is used.
-The operators are `tilesieve.ops.<name>`, also reachable as `tilesieve.<name>`; the nouns they
-take and return are in `tilesieve.types`.
+The operators are `tilesieve.<name>` (their folders: `tilesieve.ops.<name>`), the nouns they take and
+return `tilesieve.<Noun>` (`tilesieve.types`).
 """
 
 from importlib import import_module

@@ -44,6 +44,11 @@ def ceilings() -> dict[str, Any]:
 
 
 def main(folder: Path, name: str) -> None:
+    changed = subprocess.run(
+        ["git", "status", "--porcelain"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    if changed:
+        sys.exit(f"the tree has changes, so no commit names what ran:\n{changed}")
     study = json.loads((folder / "study.json").read_text())
     commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     head = {"commit": commit.strip(), "meta": study["meta"], "ceilings": ceilings()}

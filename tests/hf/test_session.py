@@ -193,6 +193,17 @@ def test_a_branch_leaves_the_original_alone():
     assert torch.equal(forward(model, ids()[100:101], again, "step"), a)
 
 
+def test_a_model_with_an_attention_of_its_own_is_refused():
+    """Falcon never calls the attention interface: without a check its dense logits would pass for sparse ones."""
+    import transformers as tf
+
+    config = tf.FalconConfig(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, vocab_size=97)
+    model = tf.FalconForCausalLM(config).eval()
+    with pytest.raises(ValueError, match="Falcon"):
+        install(model)
+        forward(model, ids(), Session.new(shape_of(config), Policy(k=2), tokens=T), "rows")
+
+
 @pytest.mark.parametrize(
     ("call", "said"),
     [

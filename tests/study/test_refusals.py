@@ -57,6 +57,28 @@ def test_bad_models(model_folder, text_file, tmp_path, what, said):
     refused(tilesieve("--model", copy, "--text", text_file, "--tokens", 64, "--out", tmp_path / "out"), said)
 
 
+def test_a_model_whose_layers_are_all_windows(model_folder, text_file, tmp_path):
+    from models import tiny
+
+    folder = shutil.copytree(model_folder, tmp_path / "model")
+    tiny("mistral").save_pretrained(folder)
+    done = tilesieve("--model", folder, "--text", text_file, "--tokens", 64, "--budgets", "8", "--k", "8",
+                     "--out", tmp_path / "out")  # fmt: skip
+    refused(done, "every layer limits itself to a window")
+
+
+def test_rotary_pairs_of_a_model_without_a_rope(model_folder, text_file, tmp_path):
+    from models import tiny
+
+    folder = shutil.copytree(model_folder, tmp_path / "model")
+    tiny("gpt2").save_pretrained(folder)
+    options = ("--model", folder, "--text", text_file, "--tokens", 64, "--budgets", "8", "--k", "8", "--steps", 2)
+    refused(tilesieve(*options, "--scoring", "pairs_slow", "--out", tmp_path / "a"), "gpt2 keys have 0 dimensions")
+    done = tilesieve(*options, "--out", tmp_path / "b")
+    assert done.returncode == 0, done.stderr
+    assert "pca d8 int8" in done.stdout
+
+
 def refused(done, said):
     assert done.returncode == 2, done.stdout + done.stderr
     assert said in done.stderr and "Traceback" not in done.stderr

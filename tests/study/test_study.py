@@ -123,6 +123,24 @@ def test_a_killed_study_resumes(plan, tmp_path):
     assert third == ["loading the model"]
 
 
+def test_rows_of_another_model_do_not_count(plan, tmp_path, model_folder):
+    """Same names, same sizes, other numbers: the finished rows are another study's."""
+    import shutil
+    from dataclasses import replace
+
+    from safetensors.torch import load_file, save_file
+
+    small = replace(plan, tokens=64, budgets=(8,), budget=8, steps=1)
+    twin = shutil.copytree(model_folder, tmp_path / "twin")
+    first = run_study(small, tmp_path / "out")
+    tensors = load_file(twin / "model.safetensors")
+    tensors["model.norm.weight"] = tensors["model.norm.weight"] * 1.5
+    save_file(tensors, twin / "model.safetensors", metadata={"format": "pt"})
+    second = run_study(replace(small, model=twin), tmp_path / "out")
+    assert second["runs"][0]["perplexity"] != first["runs"][0]["perplexity"]
+    assert (tmp_path / "out" / "study.1.jsonl").exists()
+
+
 def test_another_plan_does_not_overwrite(plan, tmp_path, model_folder, text_file):
     run_study(plan, tmp_path)
     rows = (tmp_path / "study.jsonl").read_text()

@@ -16,7 +16,9 @@ def study(
     tokens: Annotated[int | None, typer.Option(help="Tokens of the text; the second half is scored [4096]")] = None,
     budgets: Annotated[str | None, typer.Option(help="k of the exact runs, comma-separated [64,256,512]")] = None,
     k: Annotated[int | None, typer.Option("--k", help="k of the low-rank and window runs [256]")] = None,
-    scoring: Annotated[str, typer.Option(help="Reduced keys: prefix, pairs_slow, pairs_fast or pca")] = "pairs_slow",
+    scoring: Annotated[
+        str | None, typer.Option(help="Reduced keys: prefix, pairs_slow, pairs_fast or pca [pairs_slow where it fits]")
+    ] = None,
     d_score: Annotated[int | None, typer.Option(help="Dimensions of the reduced keys [half of a key's]")] = None,
     score_format: Annotated[str, typer.Option(help="score_fp32, score_bf16, score_int8 or score_fp8")] = "score_int8",
     steps: Annotated[int | None, typer.Option(help="Tokens to continue greedily [32]")] = None,

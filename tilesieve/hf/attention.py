@@ -44,9 +44,13 @@ def forward(model: Any, ids: Tensor, session: Session, way: str, *, keep: int = 
     if ids.dim() != 1 or ids.shape[0] < 1:
         raise ValueError(f"ids has shape {tuple(ids.shape)}; allowed: [T] with T >= 1")
     session.begin(ids.shape[0], way)
-    position = torch.arange(session.length(), session.length() + ids.shape[0], device=ids.device)[None]
+    before = session.length()
+    position = torch.arange(before, before + ids.shape[0], device=ids.device)[None]
     with torch.no_grad():
         logits = model(
             input_ids=ids[None], position_ids=position, use_cache=False, logits_to_keep=keep, sieve=session
         ).logits
+    if session.length() != before + ids.shape[0]:
+        raise ValueError(f"{type(model).__name__} computes its attention itself, not through transformers' attention "
+                         "interface: nothing of it can be selected")  # fmt: skip
     return logits[0].float()

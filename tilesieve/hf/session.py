@@ -179,7 +179,7 @@ class Session:
         if scoring.columns is None or cache.score is not None:
             return
         keys = contiguous(cache.kv, self.pages, self.seq, self.pool.book.length(self.seq))[0].transpose(0, 1)
-        self.pool.add_scores(layer, projection_of(scoring, keys[: self.prompt]), scoring.format)
+        self.pool.add_scores(layer, projection_of(scoring, keys[: self.prompt], self.shape.rotary), scoring.format)
         assert cache.score is not None and cache.projection is not None
         if known:
             book = self.pool.book

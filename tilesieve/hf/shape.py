@@ -6,7 +6,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Shape:
-    """layers, query heads H, kv heads G, key width D, context limit (None = none stated)."""
+    """layers, query heads H, kv heads G, key width D, context limit (None = none stated).
+
+    rotary: leading dimensions of a key that a half-split rope turns; 0 without a rope, or with another kind.
+    """
 
     name: str
     layers: int
@@ -14,6 +17,11 @@ class Shape:
     kv_heads: int
     head_dim: int
     context: int | None
+    rotary: int = 0
+
+
+# Families whose rope turns neighbours (2i, 2i + 1) instead of halves.
+INTERLEAVED = ("glm", "chatglm", "cohere", "gptj", "codegen", "ernie4_5", "llama4", "helium")
 
 
 def shape_of(config: Any) -> Shape:
@@ -43,4 +51,16 @@ def shape_of(config: Any) -> Shape:
     if heads % kv_heads:
         raise ValueError(f"{kind}: {heads} query heads are not a multiple of {kv_heads} kv heads")
     head_dim = getattr(config, "head_dim", None) or hidden // heads
-    return Shape(kind, layers, heads, kv_heads, head_dim, getattr(config, "max_position_embeddings", None))
+    context = getattr(config, "max_position_embeddings", None)
+    return Shape(kind, layers, heads, kv_heads, head_dim, context, _rotary(config, kind, head_dim))
+
+
+def _rotary(config: Any, kind: str, head_dim: int) -> int:
+    """How many leading dimensions a half-split rope turns."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    if not rope and not hasattr(config, "rope_theta"):
+        return 0
+    if any(kind.startswith(name) for name in INTERLEAVED):
+        return 0
+    part = rope.get("partial_rotary_factor") or getattr(config, "partial_rotary_factor", None) or 1.0
+    return int(head_dim * part) // 2 * 2

@@ -55,8 +55,11 @@ class Reads:
     pages: Pages
 
 
-def projection_of(scoring: Scoring, keys: Tensor) -> Projection:
-    """The projection a policy asks for; keys [N,G,D] are those of the prompt, which only "pca" looks at."""
+def projection_of(scoring: Scoring, keys: Tensor, rotary: int | None = None) -> Projection:
+    """The projection a policy asks for; keys [N,G,D] are those of the prompt, which only "pca" looks at.
+
+    rotary: leading dimensions that a half-split rope turns (D by default), for the rotary pairs.
+    """
     width, columns = keys.shape[2], scoring.columns
     assert columns is not None, f"{scoring.kind!r} scoring has no projection"
     if scoring.kind == "pca":
@@ -64,7 +67,7 @@ def projection_of(scoring: Scoring, keys: Tensor) -> Projection:
     if scoring.kind == "prefix":
         return prefix(width, columns, keys.device)
     which = {"pairs_slow": "slowest", "pairs_fast": "fastest"}[scoring.kind]
-    return rotary_pairs(width, columns, which, device=keys.device)
+    return rotary_pairs(width, columns, which, rotary, device=keys.device)
 
 
 def score(q: Tensor, reads: Reads, rows: Rows, policy: Policy, scale: float | None) -> Tensor | None:

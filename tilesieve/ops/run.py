@@ -63,7 +63,7 @@ class Call:
         return self.op.sizes(*self.args)
 
 
-# The one list DESIGN allows: observers of the calls, innermost last.
+# The package's one mutable list: observers of the calls, innermost last.
 _OBSERVERS: list[Callable[[Call], None]] = []
 _CHECKED: ContextVar[bool] = ContextVar("tilesieve_checked", default=False)
 

@@ -122,7 +122,7 @@ def _saved(axes: Axes, runs: list[Json]) -> None:
         less = (run["bytes_dense"] or 0) / run["bytes_per_token"] if run["bytes_per_token"] else 0
         note = words.fixed(size, 1) + (f"  {less:.1f}× less" if less > 1.05 else "")
         axes.annotate(note, (size, row), xytext=(5, 0), textcoords="offset points", va="center", fontsize=10)
-    axes.set_yticks(rows, [words.short(run["label"], 27) for run in runs], color=INK)
+    axes.set_yticks(rows, [words.short(run["label"], 31) for run in runs], color=INK)
     axes.invert_yaxis()
     axes.set_xlim(0, max(sizes) * 1.22 or 1)
     axes.grid(visible=False)

@@ -23,7 +23,7 @@ DTYPE = torch.float32
 def assemble(plan: Plan, shape: Shape, store: Store, model: Path, text: Path) -> dict[str, Any]:
     """study.json: what was run where, the runs in the sweep's order, the timelines."""
     runs = store.runs()
-    order = [config.name for config in (DENSE, *plan.sweep(shape.head_dim))]
+    order = [config.name for config in (DENSE, *plan.sweep(shape))]
     dense_bytes = runs[DENSE.name]["bytes_per_token"]
     meta = {
         "model": model.name, "text": text.name, "tokens": plan.tokens, "scored": [plan.scored_from, plan.tokens],
@@ -39,14 +39,24 @@ def assemble(plan: Plan, shape: Shape, store: Store, model: Path, text: Path) ->
 
 def key_of(plan: Plan, shape: Shape, model: Path, text: str) -> dict[str, Any]:
     """What must be equal for finished rows to count: the model file, the text and every setting."""
-    whole = asdict(replace(plan, model=None, text=None)) | {
-        "sweep": [repr(config) for config in plan.sweep(shape.head_dim)]
-    }
+    whole = asdict(replace(plan, model=None, text=None)) | {"sweep": [repr(config) for config in plan.sweep(shape)]}
     files = [model] if model.is_file() else sorted(p for p in model.iterdir() if p.is_file())
+    package = Path(__file__).parents[1]
+    code = [p for p in sorted(package.rglob("*.py")) if p.relative_to(package).parts[0] not in ("cli", "report")]
     return {
-        "plan": whole, "model": [[p.name, p.stat().st_size] for p in files],
+        "plan": whole, "model": digest(files), "code": digest(code),
         "text": hashlib.sha256(text.encode()).hexdigest(), "versions": versions(), "schema": SCHEMA,
     }  # fmt: skip
+
+
+def digest(files: list[Path]) -> str:
+    """Of names and whole contents: two models may differ in nothing but their numbers."""
+    whole = hashlib.blake2b(digest_size=16)
+    for path in files:
+        whole.update(path.name.encode())
+        with path.open("rb") as file:
+            whole.update(hashlib.file_digest(file, "blake2b").digest())
+    return whole.hexdigest()
 
 
 def versions() -> dict[str, str]:

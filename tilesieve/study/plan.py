@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from tilesieve.hf.shape import Shape
 from tilesieve.policies import Policy, Scoring, window
 
 
@@ -23,7 +24,8 @@ DENSE = Config("dense", "dense", "dense", None)
 class Plan:
     """model and text None mean the defaults; perplexity is over the second half of `tokens`.
 
-    scoring, d_score, score_format: the reduced keys of the low-rank run; d_score None is half of a key.
+    scoring, d_score, score_format: the reduced keys of the low-rank run. None: the slow rotary pairs, or PCA where a
+    model has no half-split rope over whole keys; d_score None is half of a key.
     """
 
     model: Path | None = None
@@ -32,7 +34,7 @@ class Plan:
     steps: int = 32
     budgets: tuple[int, ...] = (64, 256, 512)
     budget: int = 256
-    scoring: str = "pairs_slow"
+    scoring: str | None = None
     d_score: int | None = None
     score_format: str = "score_int8"
 
@@ -45,22 +47,29 @@ class Plan:
             raise ValueError("budgets is empty; allowed: one k or more")
         if len(set(self.budgets)) != len(self.budgets):
             raise ValueError(f"budgets is {self.budgets}; allowed: each k once")
-        self.sweep(self.d_score or 64)  # refuses bad values now, before a model is read
+        # Refuses bad values now, before a model is read; what depends on the model is asked later.
+        width = max(64, self.d_score or 0)
+        self.sweep(Shape("any", 1, 1, 1, width, None, width))
 
     @property
     def scored_from(self) -> int:
         return self.tokens // 2
 
-    def reduced(self, width: int) -> Scoring:
-        """The low-rank run's scoring for keys of `width` dimensions. Raises ValueError for a d_score past them."""
+    def reduced(self, shape: Shape) -> Scoring:
+        """The low-rank run's scoring for this model. Raises ValueError for one that the model cannot have."""
+        width = shape.head_dim
         columns = max(2, width // 4 * 2) if self.d_score is None else self.d_score
+        kind = self.scoring or ("pairs_slow" if shape.rotary == width and columns % 2 == 0 else "pca")
         if columns > width:
             raise ValueError(f"d_score is {columns}; the model's keys have {width} dimensions")
-        return Scoring(self.scoring, columns, self.score_format)
+        if kind.startswith("pairs") and shape.rotary < columns:
+            raise ValueError(f"scoring is {kind!r}; {shape.name} keys have {shape.rotary} dimensions of a half-split "
+                             f"rope, {columns} are needed; allowed: prefix, pca")  # fmt: skip
+        return Scoring(kind, columns, self.score_format)
 
-    def sweep(self, width: int) -> tuple[Config, ...]:
+    def sweep(self, shape: Shape) -> tuple[Config, ...]:
         """Exact shared top-k at each budget; reduced scores and a window at one; everything selected."""
-        s = self.reduced(width)
+        s = self.reduced(shape)
         exact = [Config(f"exact-{k}", f"shared top-k {k}", "exact", Policy(k=k)) for k in self.budgets]
         # Reduced scores are blind where the reduction is (slow pairs hardly tell near positions apart), so the
         # ends are kept: without them this run loses more than a window does (notes/2026-11-30-reduced-scores.md).
@@ -68,9 +77,9 @@ class Plan:
         words = {"pairs_slow": "slow pairs", "pairs_fast": "fast pairs"}.get(s.kind, s.kind)
         by = f"{words} d{s.columns} {s.format.removeprefix('score_')}"
         reduced = Config(
-            f"lowrank-{self.budget}", f"{by}, k {self.budget}", "lowrank",
+            f"lowrank-{self.budget}", f"{by} + ends {self.budget}", "lowrank",
             Policy(k=self.budget, scoring=s, first=first, last=last),
         )  # fmt: skip
-        recent = Config(f"window-{self.budget}", f"window, k {self.budget}", "window", window(self.budget))
+        recent = Config(f"window-{self.budget}", f"4 sinks + window {self.budget}", "window", window(self.budget))
         full = Config("full", "everything selected", "full", Policy(k=self.tokens + self.steps))
         return (*exact, reduced, recent, full)

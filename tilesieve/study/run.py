@@ -55,12 +55,14 @@ def run_study(plan: Plan, out: Path, *, fresh: bool = False, tell: Tell = lambda
     ids = encode(checkpoint.tokenizer, text, plan, text_path)
     store = Store(out, key_of(plan, checkpoint.shape, model_path, text), fresh)
     done = store.runs()
-    todo = [config for config in (DENSE, *plan.sweep(checkpoint.shape.head_dim)) if config.name not in done]
+    todo = [config for config in (DENSE, *plan.sweep(checkpoint.shape)) if config.name not in done]
     if todo:
         model = checkpoint.model(DTYPE)
         install(model)
         bench = Bench(plan, model, checkpoint.tokenizer, checkpoint.shape, ids, tell)
         dense = dense_run(bench)
+        if bench.prompt is None or not bench.prompt.tails:
+            raise ValueError(f"model is {model_path}: every layer limits itself to a window; none can select")
         if DENSE.name not in done:
             store.add(dense, [])
         else:
@@ -91,7 +93,7 @@ def check(plan: Plan, shape: Shape) -> None:
         raise ValueError(
             f"tokens is {plan.tokens} with {plan.steps} to continue; the model's context is {shape.context}"
         )
-    plan.reduced(shape.head_dim)
+    plan.reduced(shape)
 
 
 def dense_run(bench: Bench) -> dict[str, Any]:

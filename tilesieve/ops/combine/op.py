@@ -31,7 +31,8 @@ def _check(y: Tensor, token: Tensor, choice: Tensor, offsets: Tensor, weight: Te
     if bool((offsets[1:] < offsets[:-1]).any()) or int(offsets[-1]) > len(token):
         raise ValueError(f"groups.offsets is {offsets.tolist()}; allowed: ascending, at most {len(token)}")
     live = token[: int(offsets[-1])]
-    if bool((live >= tokens).any()) or bool((choice[: int(offsets[-1])] >= picks).any()):
+    mine = choice[: int(offsets[-1])][live >= 0]
+    if bool((live >= tokens).any()) or bool(((mine < 0) | (mine >= picks)).any()):
         raise ValueError(f"groups.token or groups.choice names a pick outside weight [{tokens}, {picks}]")
     pair = (live.long() * picks + choice[: int(offsets[-1])])[live >= 0]
     if len(pair.unique()) != len(pair):
@@ -84,6 +85,8 @@ def combine(y: Tensor, groups: Groups, weight: Tensor, *, shared: Tensor | None 
     expect.one_of("order", order, ORDERS)
     dtype = y.dtype if dtype is None else dtype
     expect.one_of("dtype", dtype, expect.FLOATS)
-    expect.same_device("y", y, weight=weight, shared=shared, token=groups.token, offsets=groups.offsets)
+    expect.same_device("y", y, weight=weight, shared=shared, **{
+        "groups.token": groups.token, "groups.choice": groups.choice, "groups.offsets": groups.offsets,
+    })  # fmt: skip
     args = (y, groups.token, groups.choice, groups.offsets, weight, shared, order, dtype)
     return call(OP, *args, out=None if out is None else (out,), impl=impl)[0]

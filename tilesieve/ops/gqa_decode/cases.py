@@ -62,6 +62,8 @@ def _case(name: str, error: float = 2e-6, invalid: bool = False, **shape: Any) -
 
 
 CASES = (
+    _case("odd_width", rows=16, heads=3, kv_heads=1, width=5, value_width=7),
+    _case("seven_heads_sink", rows=9, heads=14, kv_heads=2, width=64, sink=True),
     _case("gqa", rows=7),
     _case("bf16_head_major", rows=9, of=torch.bfloat16, format="kv_bf16.head", sink=True),
     _case("mha_value_width", rows=6, heads=3, kv_heads=3, width=16, value_width=10, page_size=3),

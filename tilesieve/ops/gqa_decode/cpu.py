@@ -17,7 +17,8 @@ def gqa_decode(q_RHD: Tensor, key_pPGD: Tensor, value_pPGE: Tensor, table_Bm: Te
     head_G = torch.arange(kv_heads, device=q_RHD.device)
     for r, (seq, position) in enumerate(zip(seq_R.tolist(), position_R.tolist(), strict=True)):
         slot_n = reference.visible_slots(table_Bm, length_B, max_length, page_size, pages, seq, position)
-        out_GgE, lse_Gg = attend_slots(query_RGgD[r], key_pPGD, value_pPGE, slot_n[None], head_G)
+        # A copy: rows of odd widths begin off a 16-byte border, and the bits of a product depend on that.
+        out_GgE, lse_Gg = attend_slots(query_RGgD[r].clone(), key_pPGD, value_pPGE, slot_n[None], head_G)
         lse_H = lse_Gg.flatten()
         out_HE = reference.with_sink(out_GgE.flatten(0, 1), lse_H, sink_H)
         out_RHE[r], lse_RH[r] = out_HE, lse_H

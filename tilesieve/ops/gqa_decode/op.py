@@ -60,7 +60,7 @@ OP = define(
 
 def gqa_decode(q: Tensor, cache: KVCache, pages: Pages, rows: Rows, *, scale: float | None = None,
                sink: Tensor | None = None, out: Partial | None = None, impl: str | None = None) -> Partial:  # fmt: skip
-    """Attention of each row over positions 0..min(position, length - 1) of its sequence.
+    """Attention of each row over positions 0..min(position, length - 1) of its sequence, below pages.max_length.
 
     q      fp32, bf16 or fp16 [R,H,D]; H = G * g, and head h reads kv head h // g
     cache  KVCache, token- or head-major, widths D and Dv

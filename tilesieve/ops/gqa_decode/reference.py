@@ -39,7 +39,8 @@ def with_sink(out_HE: Tensor, lse_H: Tensor, sink_H: Tensor | None) -> Tensor:
     """out with exp(sink) added to the denominator of its softmax; leading dimensions are free."""
     if sink_H is None:
         return out_HE
-    share_H = torch.sigmoid(lse_H - sink_H.to(lse_H.dtype))
+    # Not torch.sigmoid: its bits depend on an element's place (vector body or tail); those of exp do not.
+    share_H = 1.0 / (1.0 + torch.exp(sink_H.to(lse_H.dtype) - lse_H))
     # Nothing seen and a sink of -inf: 0 of 0. The row stays zero.
     return out_HE * share_H.masked_fill(lse_H == -torch.inf, 0.0)[..., None]
 

@@ -77,5 +77,5 @@ def kv_append(k: Tensor, v: Tensor, cache: KVCache, slot: Tensor, *, norm: Tenso
         expect.shape(dims, "sin", sin, "R C", expect.FP32)
         if 2 * dims["C"] > dims["D"]:
             raise ValueError(f"cos has {dims['C']} columns; allowed: at most D / 2 = {dims['D'] // 2}")
-    expect.same_device("k", k, v=v, slot=slot, norm=norm, cos=cos, sin=sin, **{"cache.key": key})
+    expect.same_device("k", k, v=v, slot=slot, norm=norm, cos=cos, sin=sin, **{"cache.key": key, "cache.value": value})
     call(OP, k, v, key, value, slot, norm, eps, cos, sin, rope, impl=impl)

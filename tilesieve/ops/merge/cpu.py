@@ -24,7 +24,7 @@ def merge(outs: list[Tensor], lses: list[Tensor], lengths_NR: Tensor | None, sin
     below_RH = total_RH if sink_H is None else total_RH + (sink_H - base_RH).exp()
     sum_RHE = torch.zeros(out_RHE.shape, device=out_RHE.device)
     for part_RHE, weight_RH, live_RH in zip(outs, weights, lives, strict=True):
-        # The share of one part alone is exactly 1, so merging a single part changes no bit of it.
+        # The share of one part alone is exactly 1, so merging a single part changes no number of it.
         share_RH = (weight_RH / below_RH)[..., None]
         sum_RHE += (part_RHE.float() * share_RH).masked_fill_(~live_RH[..., None], 0.0)
     out_RHE.copy_(sum_RHE)

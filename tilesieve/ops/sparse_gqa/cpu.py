@@ -22,7 +22,8 @@ def sparse_gqa(q_RHD: Tensor, key_pPGD: Tensor, value_pPGE: Tensor, slot_RAK: Te
     valid_RAK = counted_RAK & (slot_RAK >= 0) & (slot_RAK < pages * page_size)
     slot_RAK = torch.where(valid_RAK, slot_RAK, -1).long()
     for r in range(rows):
-        out_UgE, lse_Ug = attend_slots(query_RUgD[r], key_pPGD, value_pPGE, slot_RAK[r], head_U)
+        # A copy: rows of odd widths begin off a 16-byte border, and the bits of a product depend on that.
+        out_UgE, lse_Ug = attend_slots(query_RUgD[r].clone(), key_pPGD, value_pPGE, slot_RAK[r], head_U)
         lse_H = lse_Ug.flatten()
         out_HE = with_sink(out_UgE.flatten(0, 1), lse_H, sink_H)
         out_RHE[r], lse_RH[r] = out_HE, lse_H

@@ -82,6 +82,8 @@ def _case(name: str, error: float = 2e-6, invalid: bool = False, **shape: Any) -
 
 
 CASES = (
+    _case("odd_width", rows=16, picks=9, heads=3, kv_heads=1, width=5, value_width=7),
+    _case("seven_heads_sink", rows=9, picks=9, heads=14, kv_heads=2, width=64, sink=True),
     _case("gqa", rows=9, picks=6),
     _case("per_kv_head", rows=9, picks=7, lists=2, sink=True),
     _case("per_query_head", rows=7, picks=5, lists=6, of=torch.bfloat16, format="kv_bf16.token"),
