@@ -121,7 +121,7 @@ def test_a_truncated_copy_of_the_real_gguf(tmp_path, text_file):
         (("--budgets", "8,x"), "budgets is '8,x'"),
         (("--budgets", "8,8"), "allowed: each k once"),
         (("--d-score", "17"), "d_score is 17; the model's keys have 16 dimensions"),
-        (("--d-score", "3"), "d_score is 3; allowed: an even number"),
+        (("--d-score", "3", "--scoring", "pairs_slow"), "d_score is 3; allowed: an even number"),
         (("--d-score", "0"), "d_score is 0"),
         (("--scoring", "best"), "kind is 'best'; allowed: exact, prefix"),
         (("--score-format", "int8"), "format is 'int8'; allowed: score_fp32"),
