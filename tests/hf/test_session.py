@@ -81,7 +81,13 @@ def test_decode_with_caches_equals_one_pass(name):
     policy = POLICIES[name]
     sets: dict[tuple[int, int], list] = {}
     whole = Session.new(shape, policy, tokens=T, prompt=100)
-    whole.watch = lambda seen: collect(sets, seen)
+    whole.looked = {}
+
+    def look(seen):
+        whole.looked[seen.layer] = (seen.q, seen.key)
+        collect(sets, seen)
+
+    whole.watch = look
     want = forward(model, ids(), whole, "rows", keep=T)
     stepped = Session.new(shape, policy, tokens=T, prompt=100)
     forward(model, ids()[:100], stepped, "rows")
@@ -89,8 +95,27 @@ def test_decode_with_caches_equals_one_pass(name):
     stepped.watch = lambda seen: collect(mine, seen)
     got = torch.cat([forward(model, ids()[t : t + 1], stepped, "step") for t in range(100, T)])
     assert (got - want[100:]).abs().max() <= 1e-4
-    different = sum(sets[key] != mine[key] for key in mine)
-    assert len(mine) > 0 and different <= 0.01 * len(mine), f"{different} of {len(mine)} sets differ"
+    different = [key for key in mine if sets[key] != mine[key]]
+    assert len(mine) > 0
+    if policy.scoring.format == "score_int8" or policy.scoring.format == "score_fp8":
+        # A query that differs in its last bit may fall on the other side of a quantisation step: no margin holds.
+        assert len(different) <= 0.01 * len(mine)
+    else:
+        assert [key for key in different if margin(whole, key, sets[key], mine[key]) > 1e-5] == []
+
+
+def margin(session, key, one, other):
+    """How far apart in attention mass the positions are that only one of two sets has (exact scores, any share)."""
+    layer, row = key
+    q, keys = session.looked[layer]
+    heads, groups = q.shape[1], keys.shape[0]
+    scores = torch.einsum(
+        "hd,hld->hl", q[row].double(), keys[:, : row + 1].double().repeat_interleave(heads // groups, 0)
+    )
+    mass = torch.softmax(scores * q.shape[-1] ** -0.5, -1)
+    sets = mass.view(len(one), heads // len(one), -1).sum(1)
+    apart = [sorted(set(a) ^ set(b)) for a, b in zip(one, other, strict=True)]
+    return max(float(m[list(p)].max() - m[list(p)].min()) for m, p in zip(sets, apart, strict=True) if p)
 
 
 def collect(sets, seen):

@@ -28,6 +28,7 @@ def quick(tmp_path_factory):
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     # Processor time over the cores, not time on the wall: what else the machine does is not the study's.
     seconds = (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) / (os.cpu_count() or 1)
+    assert after.ru_maxrss < 6 * 2**20, f"{after.ru_maxrss} KiB at the peak; allowed: 6 GiB"
     return json.loads((out / "study.json").read_text()), out, done.stdout, seconds
 
 

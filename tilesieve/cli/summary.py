@@ -34,7 +34,7 @@ COLUMNS = (
     Column("MB/token", lambda run: f"{run['bytes_per_token'] / 1e6:.1f}"),
     Column("pass s", lambda run: f"{run['seconds']:.1f}", always=False),
     Column("tok/s", lambda run: _number(_said(run).get("tokens_per_second"), ".1f"), always=False),
-    Column("differs", lambda run: "–" if _said(run).get("diverges_at") is None else str(_said(run)["diverges_at"])),
+    Column("≠ at", lambda run: "–" if _said(run).get("diverges_at") is None else str(_said(run)["diverges_at"])),
 )
 
 
@@ -66,11 +66,13 @@ def show(console: Console, study: dict[str, Any]) -> None:
     meta = study["meta"]
     table = Table(
         box=box.SIMPLE,
+        pad_edge=False,
+        padding=(0, 1),
         title=f"{meta['model']} on {meta['text']}: {meta['tokens']} tokens, perplexity over {meta['scored'][0]} to "
         f"{meta['scored'][1]}",
         caption="mass: share of dense attention on the selected positions, last 256 rows. MB = 1e6 bytes that the "
         f"attention of one decoded token must move at the least, all layers, at full context ({meta['dtype']}). "
-        "differs: first token of the continuation that is not dense's.",
+        "≠ at: first token of the continuation that is not dense's.",
     )
     table.add_column("run", no_wrap=True)
     columns = [column for column in COLUMNS if column.always or console.width >= WIDE]

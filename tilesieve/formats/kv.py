@@ -40,6 +40,8 @@ def token_views(cache: KVCache) -> tuple[Tensor, Tensor]:
 
     Raises ValueError when the tensors are not what the tag says.
     """
+    if not isinstance(cache, KVCache):
+        raise ValueError(f"cache is {type(cache).__name__}; allowed: KVCache")
     dtype = kv_dtype(cache.format)
     for name, tensor in (("cache.key", cache.key), ("cache.value", cache.value)):
         if tensor.dim() != 4 or tensor.dtype != dtype:

@@ -33,6 +33,11 @@ def shape(dims: dict[str, int], name: str, tensor: Tensor, letters: str, dtypes:
         raise ValueError(f"{name} is {tensor.dtype}; allowed: {', '.join(str(d) for d in dtypes)}")
 
 
+def noun(name: str, value: object, kind: type) -> None:
+    if not isinstance(value, kind):
+        raise ValueError(f"{name} is {type(value).__name__}; allowed: {kind.__name__}")
+
+
 def one_of(name: str, value: object, allowed: Iterable[object]) -> None:
     options = tuple(allowed)
     if value not in options:
@@ -62,6 +67,8 @@ def heads(dims: dict[str, int], q: Tensor, key: Tensor, value: Tensor) -> None:
 
 def paged(dims: dict[str, int], reference: str, tensor: Tensor, pages: Pages, rows: Rows) -> None:
     """Pages and Rows, on `tensor`'s device; a page has P tokens where `dims` knows P from a cache."""
+    noun("pages", pages, Pages)
+    noun("rows", rows, Rows)
     shape(dims, "pages.table", pages.table, "B max", INT32)
     shape(dims, "pages.length", pages.length, "B", INT32)
     at_least("pages.page_size", pages.page_size, 1)
