@@ -79,3 +79,18 @@ def paged(dims: dict[str, int], reference: str, tensor: Tensor, pages: Pages, ro
     shape(dims, "rows.position", rows.position, "R", INT32)
     same_device(reference, tensor, **{"pages.table": pages.table, "pages.length": pages.length,
                                       "rows.seq": rows.seq, "rows.position": rows.position})  # fmt: skip
+
+
+def paged_contents(cache: Tensor, table: Tensor, length: Tensor, seq: Tensor, position: Tensor) -> None:
+    """What `checked()` asks of pages and rows over a cache [pages,P,...]: every page and sequence in use exists."""
+    pages, page_size = cache.shape[:2]
+    most = table.shape[1] * page_size
+    if bool((length < 0).any()) or bool((length > most).any()):
+        raise ValueError(f"pages.length is {length.tolist()}; allowed: 0 to {most}, what pages.table holds")
+    for b, n in enumerate(length.tolist()):
+        used = table[b, : -(-n // page_size)]
+        if bool((used < 0).any()) or bool((used >= pages).any()):
+            raise ValueError(f"pages.table of sequence {b} is {used.tolist()}; the cache has pages 0 to {pages - 1}")
+    lost = (position >= 0) & ((seq < 0) | (seq >= len(length)))
+    if bool(lost.any()):
+        raise ValueError(f"rows.seq names {seq[lost].tolist()}; allowed: 0 to {len(length) - 1}")

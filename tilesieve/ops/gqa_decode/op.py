@@ -28,17 +28,7 @@ def _sizes(q: Tensor, key: Tensor, value: Tensor, table: Tensor, length: Tensor,
 
 def _check(q: Tensor, key: Tensor, value: Tensor, table: Tensor, length: Tensor, max_length: int, seq: Tensor,
            position: Tensor, *rest: object) -> None:  # fmt: skip
-    pages, page_size = key.shape[:2]
-    most = table.shape[1] * page_size
-    if bool((length < 0).any()) or bool((length > most).any()):
-        raise ValueError(f"pages.length is {length.tolist()}; allowed: 0 to {most}, what pages.table holds")
-    for b, n in enumerate(length.tolist()):
-        used = table[b, : -(-n // page_size)]
-        if bool((used < 0).any()) or bool((used >= pages).any()):
-            raise ValueError(f"pages.table of sequence {b} is {used.tolist()}; the cache has pages 0 to {pages - 1}")
-    lost = (position >= 0) & ((seq < 0) | (seq >= len(length)))
-    if bool(lost.any()):
-        raise ValueError(f"rows.seq names {seq[lost].tolist()}; allowed: 0 to {len(length) - 1}")
+    expect.paged_contents(key, table, length, seq, position)
     for b, p in zip(seq.tolist(), position.tolist(), strict=True):
         if min(p + 1, int(length[b]) if p >= 0 else 0) > max_length:
             raise ValueError(f"pages.max_length is {max_length}; a row sees {min(p + 1, int(length[b]))} positions")

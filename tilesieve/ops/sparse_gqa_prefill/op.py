@@ -29,16 +29,7 @@ def _sizes(q: Tensor, key: Tensor, value: Tensor, table: Tensor, length: Tensor,
 
 def _check(q: Tensor, key: Tensor, value: Tensor, table: Tensor, length: Tensor, max_length: int, seq: Tensor,
            position: Tensor, index: Tensor, count: Tensor, *rest: object) -> None:  # fmt: skip
-    (pages, page_size), most = key.shape[:2], table.shape[1] * key.shape[1]
-    if bool((length < 0).any()) or bool((length > most).any()):
-        raise ValueError(f"pages.length is {length.tolist()}; allowed: 0 to {most}, what pages.table holds")
-    for b, n in enumerate(length.tolist()):
-        used = table[b, : -(-n // page_size)]
-        if bool((used < 0).any()) or bool((used >= pages).any()):
-            raise ValueError(f"pages.table of sequence {b} is {used.tolist()}; the cache has pages 0 to {pages - 1}")
-    lost = (position >= 0) & ((seq < 0) | (seq >= len(length)))
-    if bool(lost.any()):
-        raise ValueError(f"rows.seq names {seq[lost].tolist()}; allowed: 0 to {len(length) - 1}")
+    expect.paged_contents(key, table, length, seq, position)
     if bool((count < 0).any()) or bool((count > index.shape[2]).any()):
         raise ValueError(f"selection.count is {int(count.min())} to {int(count.max())}; allowed: 0 to {index.shape[2]}")
     counted = (torch.arange(index.shape[2], device=index.device) < count[..., None]) & (position >= 0)[:, None, None]
