@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 SHARES = ("layer", "kv_head", "q_head")
 REDUCES = ("mass", "sum", "max")
 SCORINGS = ("exact", "prefix", "pairs_slow", "pairs_fast", "pca", "window")
+UNSELECTED = ("ignored", "estimated")
 SCORE_FORMATS = ("score_fp32", "score_bf16", "score_int8", "score_fp8")
 
 
@@ -91,6 +92,9 @@ class Policy:
     reselect     Every or Cosine, in decode
     dense_below  rows that see at most this many positions attend to all of them
     dense_layers layers that stay dense
+    unselected   "ignored": the softmax is over the selected positions alone. "estimated": what the
+                 scores say of the mass of the others goes into the denominator, so that a row whose
+                 mass is elsewhere gives a smaller output instead of a confident wrong one
     """
 
     k: int
@@ -104,6 +108,7 @@ class Policy:
     reselect: Every | Cosine = field(default_factory=Every)
     dense_below: int = 0
     dense_layers: frozenset[int] = frozenset()
+    unselected: str = "ignored"
 
     def __post_init__(self) -> None:
         if self.k < 1:
@@ -122,6 +127,11 @@ class Policy:
             raise ValueError(f"block is {self.block}; allowed: an integer >= 1")
         if self.dense_below < 0:
             raise ValueError(f"dense_below is {self.dense_below}; allowed: an integer >= 0")
+        if self.unselected not in UNSELECTED:
+            raise ValueError(f"unselected is {self.unselected!r}; allowed: {', '.join(UNSELECTED)}")
+        if self.unselected == "estimated" and (self.scoring.kind == "window" or self.reselect != Every(1)):
+            raise ValueError("unselected is 'estimated'; allowed only where every row has scores: no window, and "
+                             "reselect = Every(1)")  # fmt: skip
 
     def dense(self, layer: int) -> bool:
         return layer in self.dense_layers

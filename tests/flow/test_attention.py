@@ -5,7 +5,16 @@ import torch
 
 from tilesieve.formats.kv import new_kv
 from tilesieve.formats.score import new_scores
-from tilesieve.layers.attention import Memory, Reads, attend_rows, attend_step, blank, projection_of, window_selection
+from tilesieve.layers.attention import (
+    Kept,
+    Memory,
+    Reads,
+    attend_rows,
+    attend_step,
+    blank,
+    projection_of,
+    window_selection,
+)
 from tilesieve.layers.dense import contiguous, dense_rows
 from tilesieve.ops.kv_append.op import kv_append
 from tilesieve.ops.score_append.op import score_append
@@ -65,11 +74,11 @@ def best(q, r, seq, position, k):
 def test_rows_attend_to_their_best_positions():
     r = reads()
     q = torch.randn(LENGTHS[0], H, D)
-    kept = []
+    kept = Kept()
     got = attend_rows(q, r, 0, 0, Policy(k=9, last=0), keep=kept)
     for row in (0, 5, 8, 9, 40, 69):
         want = best(q[row], r, 0, row, 9)
-        assert set(kept[0].index[row].tolist()) - {-1} == want
+        assert set(kept.selections[0].index[row].tolist()) - {-1} == want
         assert (got[row] - by_hand(q[row], r, 0, row, want)).abs().max() < 1e-5
 
 

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from tilesieve.cache.pool import LayerCache, Pool
 from tilesieve.hf.shape import Shape
-from tilesieve.layers.attention import Memory, Reads, attend_rows, attend_step, blank, projection_of, summarise
+from tilesieve.layers.attention import Kept, Memory, Reads, attend_rows, attend_step, blank, projection_of, summarise
 from tilesieve.layers.dense import contiguous, dense_rows
 from tilesieve.ops.gqa_decode.op import gqa_decode
 from tilesieve.ops.kv_append.op import kv_append
@@ -37,7 +37,10 @@ PROMPT_QUERIES = 32
 
 @dataclass(frozen=True)
 class Seen:
-    """What one layer did with some rows, told to `Session.watch`. q [R,H,D] of rows start, start+1, ..."""
+    """What one layer did with some rows, told to `Session.watch`. q [R,H,D] of rows start, start+1, ...
+
+    selections: of the last rows that had one; selected: how many rows chose for themselves.
+    """
 
     layer: int
     start: int
@@ -46,6 +49,7 @@ class Seen:
     value: Tensor
     scale: float
     selections: tuple[Selection, ...]
+    selected: int = 0
 
 
 @dataclass
@@ -115,7 +119,7 @@ class Session:
             if policy is not None and not policy.dense(layer) and window is None:
                 self._reduce(layer, cache, k)
             reads = Reads(cache.kv, cache.score, cache.projection, self.pages)
-            kept: list[Selection] = []
+            kept = Kept()
             if policy is None or policy.dense(layer) or window is not None or self.way in ("dense", "prefill"):
                 out = self._dense(q, reads, scale, window)
             elif self.way == "rows":
@@ -123,7 +127,8 @@ class Session:
             else:
                 memory = self._memory(layer, q, reads, policy, scale)
                 out = attend_step(q, reads, self.rows, [self.start], policy, memory, scale=scale)
-                kept.append(memory.selection)
+                kept.selections.append(memory.selection)
+                kept.selected += [0] * memory.due[0]
         self.scale = scale
         if self.way == "prefill" and window is None:
             before = [self.tails[layer]] if layer in self.tails else []
@@ -131,7 +136,8 @@ class Session:
             self.prompt_end = self.start + q.shape[0]
         if self.watch is not None:
             key, value = contiguous(cache.kv, self.pages, self.seq, self.start + q.shape[0])
-            self.watch(Seen(layer, self.start, q, key, value, scale or q.shape[-1] ** -0.5, tuple(kept)))
+            self.watch(Seen(layer, self.start, q, key, value, scale or q.shape[-1] ** -0.5,
+                            tuple(kept.selections), len(kept.selected)))  # fmt: skip
         return out
 
     def _allocate(self, q: Tensor, k: Tensor, v: Tensor) -> None:

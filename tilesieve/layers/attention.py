@@ -6,7 +6,7 @@ which acts as a mask (nothing to plan).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -14,6 +14,8 @@ from torch import Tensor
 from tilesieve.formats.kv import token_views
 from tilesieve.layers.dense import dense_rows
 from tilesieve.layers.projections import identity, pca, prefix, rotary_pairs
+from tilesieve.layers.reuse import NEVER, extended, sources
+from tilesieve.layers.unselected import elsewhere
 from tilesieve.ops.gqa_decode.op import gqa_decode
 from tilesieve.ops.lowrank.op import lowrank
 from tilesieve.ops.merge.op import merge
@@ -26,8 +28,6 @@ from tilesieve.types import KVCache, Pages, Projection, Rows, ScoreCache, Select
 
 # Rows per pass of attend_rows: bounds the scores alive at once to 128 * H * L numbers.
 CHUNK = 128
-# The age of a selection that was never made: past any policy's patience.
-NEVER = 1 << 30
 
 
 @dataclass
@@ -43,6 +43,14 @@ class Memory:
     age: list[int]
     due: list[bool]
     query: Tensor | None = None
+
+
+@dataclass
+class Kept:
+    """What `attend_rows` selected: one Selection per chunk, and which of its rows chose for themselves."""
+
+    selections: list[Selection] = field(default_factory=list)
+    selected: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -105,14 +113,17 @@ def window_selection(rows: Rows, policy: Policy) -> Selection:
 
 
 def attend_rows(q: Tensor, reads: Reads, seq: int, start: int, policy: Policy, *, scale: float | None = None,
-                keep: list[Selection] | None = None) -> Tensor:  # fmt: skip
-    """Rows start, start + 1, ... of sequence `seq`, each selecting for itself. q [R,H,D] -> [R,H,Dv].
+                keep: Kept | None = None) -> Tensor:  # fmt: skip
+    """Rows start, start + 1, ... of sequence `seq`, each with the set that decode would give it. q [R,H,D] -> [R,H,Dv].
 
-    The keys of these rows are in the cache already. `keep` collects the selections, one per chunk.
+    The keys of these rows are in the cache already. Where the policy keeps a set for several steps, rows
+    do the same: the first selects, later ones take the last set and what came after it. `keep` collects
+    what was selected.
     """
     groups = token_views(reads.kv)[0].shape[2]
     dense = max(0, min(q.shape[0], policy.dense_below - start))
     parts = [dense_rows(q[:dense], reads.kv, reads.pages, seq, start, scale=scale)] if dense else []
+    source = sources(q, dense, policy)
     for low in range(dense, q.shape[0], CHUNK):
         high = min(low + CHUNK, q.shape[0])
         position = torch.arange(start + low, start + high, dtype=torch.int32, device=q.device)
@@ -120,13 +131,26 @@ def attend_rows(q: Tensor, reads: Reads, seq: int, start: int, policy: Policy, *
         pages = replace(reads.pages, max_length=start + high)  # no row of this chunk sees further
         part = replace(reads, pages=pages)
 
-        scores = score(q[low:high], part, rows, policy, scale)
-        selection = select(scores, rows, policy, groups)
+        # The rows that select: all of them, or the few whose sets the others take. The last one before
+        # the chunk selects again, so that a chunk needs nothing of the one before.
+        chosen = sorted(set(source[low - dense : high - dense]))
+        which = torch.tensor(chosen, device=q.device)
+        choosing = Rows(torch.full_like(which, seq).int(), (which + start).int())
+        scores = score(q[which], part, choosing, policy, scale)
+        selection = select(scores, choosing, policy, groups)
+        if len(chosen) < high - low or chosen[0] < low:
+            place = {row: n for n, row in enumerate(chosen)}
+            taken = torch.tensor([place[row] for row in source[low - dense : high - dense]], device=q.device)
+            selection = extended(selection, taken, choosing.position[taken], position)
         partial = sparse_gqa_prefill(q[low:high], reads.kv, pages, rows, selection, scale=scale)
-        parts.append(merge([partial], dtype=q.dtype).out)
+        both = [partial]
+        if policy.unselected == "estimated" and scores is not None:
+            both.append(elsewhere(scores, selection, partial))
+        parts.append(merge(both, dtype=q.dtype).out)
 
         if keep is not None:
-            keep.append(selection)
+            keep.selections.append(selection)
+            keep.selected += [row for row in chosen if row >= low]
     return torch.cat(parts) if parts else q.new_empty(0, q.shape[1], token_views(reads.kv)[1].shape[3])
 
 
@@ -144,6 +168,7 @@ def attend_step(q: Tensor, reads: Reads, rows: Rows, positions: Sequence[int], p
     groups = token_views(reads.kv)[0].shape[2]
     due = [d and not s for d, s in zip(decide(q, memory, policy), short, strict=True)]
 
+    scores = None
     if any(due):
         scores = score(q, reads, rows, policy, scale)
         adopt(memory, select(scores, rows, policy, groups), rows, due)
@@ -152,6 +177,8 @@ def attend_step(q: Tensor, reads: Reads, rows: Rows, positions: Sequence[int], p
     if since is not None:
         places.append(slots(since, reads.pages, rows))
     parts = [sparse_gqa(q, reads.kv, place, scale=scale) for place in places]
+    if policy.unselected == "estimated" and scores is not None:
+        parts.append(elsewhere(scores, memory.selection, parts[0]))
     out = merge(parts, dtype=q.dtype).out
 
     remember(q, memory, due)
