@@ -20,8 +20,8 @@ def test_loss_is_the_mean_over_all_rows():
 def test_divergence_by_hand():
     dense, sparse = torch.tensor([[0.0, math.log(3)], [0.0, 0.0]]), torch.tensor([[0.0, 0.0], [0.0, 0.0]])
     first = 0.25 * math.log(0.25 / 0.5) + 0.75 * math.log(0.75 / 0.5)
-    mean, worst = divergence(dense, sparse)
-    assert worst == pytest.approx(first, rel=1e-5) and mean == pytest.approx(first / 2, rel=1e-5)
+    mean, worst, at = divergence(dense, sparse, first=10)
+    assert at == 10 and worst == pytest.approx(first, rel=1e-5) and mean == pytest.approx(first / 2, rel=1e-5)
 
 
 def test_mass_of_a_hand_made_layer():
@@ -33,7 +33,26 @@ def test_mass_of_a_hand_made_layer():
     watch = Watch()
     watch(seen)
     assert watch.layers[0].mass_mean == pytest.approx(0.75)
-    assert watch.layers[0].overlap == 1.0
+    assert watch.layers[0].overlap == 1.0 and watch.layers[0].top1 == 1.0
+    assert watch.layers[0].heads == pytest.approx([0.75])
+
+
+def test_top1_and_heads_of_a_hand_made_layer():
+    """Head 0 puts 0.75 on position 1, head 1 on position 0; a shared set of position 1 hits one of the two."""
+    key = torch.tensor([[[0.0], [math.log(3)]], [[math.log(3)], [0.0]]])
+    picks = Selection(torch.tensor([[1]], dtype=torch.int32), torch.tensor([1]), None, "position")
+    watch = Watch()
+    watch(Seen(0, 1, torch.ones(1, 2, 1), key, key, 1.0, (picks,), 1))
+    assert watch.layers[0].top1 == 0.5 and watch.layers[0].heads == pytest.approx([0.75, 0.25])
+    assert watch.numbers()["rate"] == 1.0 and watch.numbers()["mass_worst"] == pytest.approx(0.25)
+
+
+def test_rate_is_the_share_of_rows_that_chose():
+    key = torch.zeros(1, 4, 1)
+    picks = Selection(torch.zeros(4, 1, dtype=torch.int32), torch.ones(4), None, "position")
+    watch = Watch()
+    watch(Seen(0, 0, torch.ones(4, 1, 1), key, key, 1.0, (picks,), 1))
+    assert watch.numbers()["rate"] == 0.25
 
 
 def test_mask_skips_missing_picks_and_spreads_over_heads():

@@ -2,12 +2,14 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 from tilesieve.study.plan import Plan
 from tilesieve.study.run import run_study
+from tilesieve.study.trace import read_trace
 
 T = 200
 
@@ -81,17 +83,35 @@ def test_the_files_say_the_same(finished):
     study, out = finished
     assert json.loads((out / "study.json").read_text()) == study
     rows = [json.loads(line) for line in (out / "study.jsonl").read_text().splitlines()]
-    assert [row["type"] for row in rows] == ["study", *["run"] * 7]
+    assert [row["type"] for row in rows if row["type"] != "part"] == ["study", *["run"] * 7]
 
 
-def test_timeline_positions_are_selections(finished):
-    study, _ = finished
-    assert {entry["run"] for entry in study["timeline"]} == {"exact-16", "lowrank-16"}
-    for entry in study["timeline"]:
-        assert len(entry["queries"]) == len(entry["positions"]) > 20
-        for query, positions in zip(entry["queries"], entry["positions"], strict=True):
-            assert len(positions) == min(16, query + 1)
-            assert positions == sorted(positions) and positions[-1] == query
+def test_timeline_cells_are_the_traced_selections(finished):
+    """T is below the number of cells, so that each cell is one position; the trace file says the same."""
+    study, out = finished
+    looks = [look for look in study["timeline"] if not look["run"].startswith("ladder")]
+    assert {look["run"] for look in looks} == {"exact-16", "lowrank-16"} and {look["layer"] for look in looks} == {
+        0,
+        1,
+        2,
+    }
+    for look in looks:
+        trace = read_trace(out / f"trace-{look['run']}.jsonl")
+        assert (look["bin"], look["length"], look["head"]) == (1, T, -1) and len(look["queries"]) > 20
+        for query, cells, count in zip(look["queries"], look["cells"], look["count"], strict=True):
+            bits = f"{int(cells, 16):0{4 * len(cells)}b}"
+            positions = [n for n, bit in enumerate(bits) if bit == "1"]
+            assert positions == trace.picks[look["layer"], -1][query].tolist()
+            assert len(positions) == count == min(16, query + 1) and positions[-1] == query
+
+
+def test_more_sections_keep_the_sweep(finished, plan, monkeypatch):
+    """--full in the same folder runs what is missing and nothing else."""
+    study, out = finished
+    said = []
+    monkeypatch.setattr("tilesieve.study.sections.SECTIONS", ())
+    again = run_study(replace(plan, full=True), out, tell=lambda what, share: said.append(what))
+    assert said == ["reading"] and again["runs"] == study["runs"]
 
 
 def test_a_killed_study_resumes(plan, tmp_path):
@@ -120,13 +140,12 @@ def test_a_killed_study_resumes(plan, tmp_path):
     assert len(study["runs"]) == 7
     third = []
     run_study(plan, tmp_path, tell=lambda what, share: third.append(what))
-    assert third == ["loading the model"]
+    assert third == ["reading"]
 
 
 def test_rows_of_another_model_do_not_count(plan, tmp_path, model_folder):
     """Same names, same sizes, other numbers: the finished rows are another study's."""
     import shutil
-    from dataclasses import replace
 
     from safetensors.torch import load_file, save_file
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from tilesieve.cli.ledger import ledger
 from tilesieve.cli.ops import ops
-from tilesieve.cli.study import study
+from tilesieve.cli.study import report, study
 
 KEPT = "finished runs and written files are kept; nothing half-written is left behind"
 
@@ -81,7 +81,7 @@ def options(
     _DEBUG.set(debug)
 
 
-for _command in (study, ledger, ops):
+for _command in (study, report, ledger, ops):
     app.command()(guarded(_command))
 
 

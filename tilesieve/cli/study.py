@@ -1,5 +1,7 @@
 """`tilesieve study`: dense against sparse on a real model and a real text."""
 
+import shlex
+import sys
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any
@@ -25,32 +27,105 @@ def study(
     out: Annotated[Path, typer.Option(help="Folder of study.jsonl, study.json and report.html")] = Path("out/study"),
     quick: Annotated[bool, typer.Option("--quick", help="1024 tokens: a first look in about a minute")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over, even where finished rows could be used")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="All sections, the ladder on the whole text: about half an hour")
+    ] = False,
+    trace: Annotated[Path | None, typer.Option(help="Look at a recorded trace (JSONL) instead of a model")] = None,
+    compare: Annotated[
+        tuple[Path, Path] | None, typer.Option(help="Hold two finished studies side by side: folders, or study.json")
+    ] = None,
 ) -> None:
-    """Run a model dense, then under six selections; say what each saves and what it loses.
+    """Run a model dense, then under six selections; say what each saves and what it loses, and where.
 
     Without arguments: SmolLM2-135M-Instruct on Hamlet. Finished runs are kept as they come, and a
     study that was stopped goes on where it was.
     """
-    from rich.console import Console
-
-    from tilesieve.cli.summary import progress, show
-    from tilesieve.report import write_pngs, write_report
-    from tilesieve.study.plan import Plan
-    from tilesieve.study.run import run_study
-
     given: dict[str, Any] = {
         "tokens": tokens, "steps": steps, "budget": k, "budgets": None if budgets is None else numbers(budgets),
         "d_score": d_score, "scoring": scoring, "score_format": score_format,
     }  # fmt: skip
     given = {name: value for name, value in given.items() if value is not None}
-    plan = Plan(model, text, **{**(QUICK if quick else {}), **given})
+    if trace is not None or compare is not None:
+        set_beside = {"--model": model, "--text": text, "--quick": quick or None, "--full": full or None, **given}
+        alone(trace, compare, [name for name, value in set_beside.items() if value is not None])
+    if compare is not None:
+        compared(*compare, out)
+    elif trace is not None:
+        traced(trace, out)
+    else:
+        from tilesieve.study.plan import Plan
+
+        studied(Plan(model, text, full=full, **{**(QUICK if quick else {}), **given}), out, fresh)
+
+
+def alone(trace: Path | None, compare: tuple[Path, Path] | None, others: list[str]) -> None:
+    """--trace and --compare read what is finished; a model has no place there. Raises ValueError."""
+    if trace is not None and compare is not None:
+        raise ValueError("--trace came with --compare; allowed: one of them")
+    if others:
+        raise ValueError(f"{'--trace' if compare is None else '--compare'} came with {others[0]}; allowed: --out alone")
+
+
+def studied(plan: Any, out: Path, fresh: bool) -> None:
+    from rich.console import Console
+
+    from tilesieve.cli.summary import findings, ladder, progress, show
+    from tilesieve.study.run import run_study
+
     console = Console()
-    with progress(console, 4 + len(plan.budgets)) as tell:
-        result = run_study(plan, out, fresh=fresh, tell=tell)
-    report = write_report(result, out / "report.html")
-    write_pngs(result, out)
+    with progress(console) as tell:
+        result = run_study(plan, out, fresh=fresh, tell=tell, command=shlex.join(["tilesieve", *sys.argv[1:]]))
     show(console, result)
-    console.print(f"\nreport   {report}\nnumbers  {out / 'study.json'}")
+    ladder(console, result)
+    findings(console, result)
+    written(console, result, out)
+
+
+def traced(trace: Path, out: Path) -> None:
+    """A trace from elsewhere: its timelines, overlaps and findings."""
+    from rich.console import Console
+
+    from tilesieve.cli.summary import findings
+    from tilesieve.study.foreign import run_trace
+
+    console = Console()
+    result = run_trace(trace, out)
+    findings(console, result)
+    written(console, result, out)
+
+
+def compared(a: Path, b: Path, out: Path) -> None:
+    """Two studies side by side, in the terminal and as a page."""
+    from rich.console import Console
+
+    from tilesieve.cli.compare import show
+    from tilesieve.report import write_compare
+    from tilesieve.study.store import read_study
+
+    first, second = read_study(a), read_study(b)
+    console = Console()
+    show(console, first, second, names=(str(a), str(b)))
+    console.print(f"\nreport   {write_compare(first, second, out / 'compare.html')}")
+
+
+def written(console: Any, result: dict[str, Any], folder: Path) -> None:
+    """The page and the pictures of a finished study, beside its numbers."""
+    from tilesieve.report import write_pngs, write_report
+
+    report = write_report(result, folder / "report.html")
+    write_pngs(result, folder)
+    console.print(f"\nreport   {report}\nnumbers  {folder / 'study.json'}")
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(help="Folder of a study.json")],
+) -> None:
+    """Write report.html and the PNGs of a finished study again, from its study.json."""
+    from rich.console import Console
+
+    from tilesieve.study.store import read_study
+
+    written(Console(), read_study(folder), folder if folder.is_dir() else folder.parent)
 
 
 def numbers(text: str) -> tuple[int, ...]:

@@ -39,24 +39,22 @@ COLUMNS = (
 
 
 @contextmanager
-def progress(console: Console, runs: int) -> Iterator[Callable[[str, float], None]]:
-    """A bar for the runs and one for the layers of the present run; yields tell(what, share)."""
-    columns = (SpinnerColumn(), TextColumn("{task.description:<28}"), BarColumn(), TimeElapsedColumn())
+def progress(console: Console) -> Iterator[Callable[[str, float], None]]:
+    """A line for what runs now, with its layers as a bar, and how many came before; yields tell(what, share)."""
+    columns = (SpinnerColumn(), TextColumn("{task.description:<40}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as bars:
-        whole = bars.add_task("study", total=runs)
+        whole = bars.add_task("study", total=None)
+        now = bars.add_task("", total=1.0)
         names: list[str] = []
-        tasks: list[Any] = []
 
         def tell(what: str, share: float) -> None:
             if what not in names:
-                if tasks:
-                    bars.update(tasks[-1], completed=1.0)
                 names.append(what)
-                tasks.append(bars.add_task(what, total=1.0))
                 if not console.is_terminal:
                     console.print(f"· {what}")
-                bars.update(whole, completed=max(0, len(names) - 2))
-            bars.update(tasks[-1], completed=share)
+                bars.update(whole, description=f"study: {len(names)} steps begun")
+                bars.reset(now, description=what)
+            bars.update(now, description=what, completed=share)
 
         yield tell
 
@@ -81,6 +79,37 @@ def show(console: Console, study: dict[str, Any]) -> None:
     for run in study["runs"]:
         table.add_row(run["label"], *(column.cell(run) for column in columns))
     console.print(table)
+
+
+def ladder(console: Console, study: dict[str, Any]) -> None:
+    """What each stage adds, in nats per token; nothing where the ladder was not climbed."""
+    found = study["sections"].get("ladder")
+    if not found:
+        return
+    table = Table(
+        box=box.SIMPLE, pad_edge=False, padding=(0, 1), title=f"The ladder: {found['tokens']} tokens, k {found['k']}",
+        caption=f"mnat: 1/1000 nat per token, about 0.1 % of perplexity. own: over the rung before; alone: on exact "
+        f"selection by itself. Total {1e3 * found['total']:+.1f}, of which interaction "
+        f"{1e3 * found['interaction']:+.1f}. Side rungs in brackets are not summed.",
+    )  # fmt: skip
+    for title in ("rung", "own mnat", "alone", "vs dense", "KL worst", "mass", "top-1"):
+        table.add_column(title, justify="left" if title == "rung" else "right", no_wrap=True)
+    for rung in found["rungs"]:
+        label = f"({rung['label']})" if rung["side"] else rung["label"]
+        alone = "–" if rung["alone"] is None else f"{1e3 * rung['alone']:+.1f}"
+        table.add_row(label, f"{1e3 * rung['own']:+.1f}", alone, f"{rung['delta']:+.2%}", f"{rung['kl_worst']:.2f}",
+                      f"{rung['mass_mean']:.3f}", f"{rung['top1']:.3f}")  # fmt: skip
+    console.print(table)
+
+
+def findings(console: Console, study: dict[str, Any]) -> None:
+    """The findings that fired, each with its evidence and what to try."""
+    fired = [finding for finding in study["findings"] if finding["fired"]]
+    asked = sum(finding["value"] is not None for finding in study["findings"])
+    console.print(f"{len(fired)} of {asked} symptoms looked for were found{':' if fired else '.'}")
+    for finding in fired:
+        console.print(f"• {finding['title']}. {finding['evidence']}", highlight=False, markup=False)
+        console.print(f"  Try: {finding['try']}.", style="dim", highlight=False, markup=False)
 
 
 def _number(value: float | None, form: str) -> str:

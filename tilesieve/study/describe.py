@@ -12,34 +12,48 @@ from typing import Any
 import torch
 
 from tilesieve.hf.shape import Shape
+from tilesieve.study.bench import DTYPE
 from tilesieve.study.plan import DENSE, Plan
-from tilesieve.study.store import Store
-
-SCHEMA = 1
-# fp32: what a run loses is then the selection's doing, not a format's.
-DTYPE = torch.float32
+from tilesieve.study.store import SCHEMA, Store
 
 
-def assemble(plan: Plan, shape: Shape, store: Store, model: Path, text: Path) -> dict[str, Any]:
+def assemble(plan: Plan, shape: Shape, store: Store, model: Path, text: Path, command: str = "") -> dict[str, Any]:
     """study.json: what was run where, the runs in the sweep's order, the timelines."""
     runs = store.runs()
     order = [config.name for config in (DENSE, *plan.sweep(shape))]
     dense_bytes = runs[DENSE.name]["bytes_per_token"]
     meta = {
         "model": model.name, "text": text.name, "tokens": plan.tokens, "scored": [plan.scored_from, plan.tokens],
+        "k": plan.budget, "dense_layers": dense_layers(shape, runs),
         "layers": shape.layers, "heads": shape.heads, "kv_heads": shape.kv_heads, "head_dim": shape.head_dim,
         "dtype": str(DTYPE).removeprefix("torch."),
         "versions": versions(),
         "machine": {"cpu": cpu_name(), "threads": torch.get_num_threads()},
-        "date": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), "command": "tilesieve study",
+        "date": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), "command": command,
     }  # fmt: skip
     ordered = [{**runs[name], "bytes_dense": dense_bytes} for name in order if name in runs]
-    return {"schema": SCHEMA, "meta": meta, "runs": ordered, "timeline": store.timeline()}
+    kept = store.traced()
+    return {
+        "schema": SCHEMA, "meta": meta, "runs": ordered,
+        "timeline": [look for name in order if name in kept for look in kept[name]["timeline"]],
+        "overlaps": next((kept[name]["overlaps"] for name in order if name in kept), None),
+    }  # fmt: skip
+
+
+def dense_layers(shape: Shape, runs: dict[str, dict[str, Any]]) -> list[int]:
+    """Layers in which no run selects: the model itself limits them to a window."""
+    selecting = {layer["layer"] for run in runs.values() for layer in run["layers"]}
+    return [layer for layer in range(shape.layers) if layer not in selecting]
 
 
 def key_of(plan: Plan, shape: Shape, model: Path, text: str) -> dict[str, Any]:
-    """What must be equal for finished rows to count: the model file, the text and every setting."""
-    whole = asdict(replace(plan, model=None, text=None)) | {"sweep": [repr(config) for config in plan.sweep(shape)]}
+    """What must be equal for finished rows to count: the model file, the text and every setting of the sweep.
+
+    Sections keep their own settings beside what they found: asking for more of them loses nothing.
+    """
+    whole = asdict(replace(plan, model=None, text=None, full=False)) | {
+        "sweep": [repr(config) for config in plan.sweep(shape)]
+    }
     files = [model] if model.is_file() else sorted(p for p in model.iterdir() if p.is_file())
     package = Path(__file__).parents[1]
     code = [p for p in sorted(package.rglob("*.py")) if p.relative_to(package).parts[0] not in ("cli", "report")]

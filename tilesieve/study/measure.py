@@ -1,6 +1,9 @@
 """Numbers of a run: loss of the text, divergence from dense, attention mass, overlap with exact."""
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,6 +13,20 @@ from tilesieve.types import Selection
 
 # Rows per pass over logits or probabilities: bounds the memory of the fp32 copies.
 _ROWS = 128
+# Chunks of rows, the last ones, whose dense attention is computed to compare with.
+_CHUNKS = 2
+# What `Watch.numbers` says of dense.
+WHOLE = MappingProxyType(
+    {"mass_mean": 1.0, "mass_worst": 1.0, "top1": 1.0, "overlap": None, "rate": None, "layers": ()}
+)
+
+
+class Divergence(NamedTuple):
+    """KL(dense || sparse) of next-token distributions, nats; `at` is the token whose prediction is worst."""
+
+    mean: float
+    worst: float
+    at: int | None
 
 
 def loss(logits: Tensor, targets: Tensor) -> float:
@@ -20,15 +37,15 @@ def loss(logits: Tensor, targets: Tensor) -> float:
     return total / len(targets)
 
 
-def divergence(dense: Tensor, sparse: Tensor) -> tuple[float, float]:
-    """KL(dense || sparse) of the next-token distributions, nats: (mean, worst) over rows. [T,V] each."""
+def divergence(dense: Tensor, sparse: Tensor, first: int = 0) -> Divergence:
+    """Over rows [T,V] of logits. Row 0 predicts token `first`."""
     rows = []
     for d, s in zip(dense.split(_ROWS), sparse.split(_ROWS), strict=True):
         log_d, log_s = torch.log_softmax(d, -1), torch.log_softmax(s, -1)
         rows.append(torch.nn.functional.kl_div(log_s, log_d, reduction="none", log_target=True).double().sum(-1))
     # Equal rows may come out a rounding below zero.
     kl = torch.cat(rows).clamp(min=0.0)
-    return float(kl.mean()), float(kl.max())
+    return Divergence(float(kl.mean()), float(kl.max()), first + int(kl.argmax()))
 
 
 def probabilities(seen: Seen, rows: int) -> Tensor:
@@ -45,50 +62,75 @@ def probabilities(seen: Seen, rows: int) -> Tensor:
 
 def mask_of(selections: tuple[Selection, ...], heads: int, length: int) -> Tensor:
     """Boolean [H,rows,L]: what the rows of these selections may read."""
-    index = torch.cat([s.index for s in selections]).long()
-    if index.dim() == 2:
-        index = index[:, None]
-    sets = index.shape[1]
-    mask = torch.zeros(index.shape[0], sets, length + 1, dtype=torch.bool, device=index.device)
-    mask.scatter_(2, torch.where(index < 0, length, index), True)
-    return mask[..., :length].repeat_interleave(heads // sets, 1).transpose(0, 1)
+    parts = []
+    for selection in selections:
+        index = selection.index.long()
+        if index.dim() == 2:
+            index = index[:, None]
+        mask = torch.zeros(*index.shape[:2], length + 1, dtype=torch.bool, device=index.device)
+        mask.scatter_(2, torch.where(index < 0, length, index), True)
+        parts.append(mask[..., :length].repeat_interleave(heads // index.shape[1], 1))
+    return torch.cat(parts).transpose(0, 1)
 
 
 @dataclass
 class LayerNumbers:
-    """mass: share of dense attention on selected positions; overlap with exact shared top-k at the same k."""
+    """mass: share of dense attention on selected positions, mean and worst over heads and rows, and by head; top1:
+    share of heads and rows whose set holds the heaviest position; overlap with exact shared top-k at the same k."""
 
     layer: int
     mass_mean: float
     mass_worst: float
     overlap: float | None
+    top1: float
+    heads: list[float]
 
 
 @dataclass
 class Watch:
-    """Looks at the last rows of each layer during a pass; call it as `Session.watch`."""
+    """Looks at the last rows of each layer during a pass; call it as `Session.watch`.
 
+    recorder: is told of every layer's selections too.
+    """
+
+    recorder: Callable[[Seen], None] | None = None
     layers: list[LayerNumbers] = field(default_factory=list)
-    timeline_layers: tuple[int, ...] = ()
-    timeline: dict[int, list[tuple[int, list[int]]]] = field(default_factory=dict)
-    every: int = 64
+    rows: int = 0
+    selected: int = 0
 
     def __call__(self, seen: Seen) -> None:
         if not seen.selections:
             return
-        last = seen.selections[-2:]
+        self.rows += sum(len(s.index) for s in seen.selections)
+        self.selected += seen.selected
+        last = seen.selections[-_CHUNKS:]
         rows = sum(s.index.shape[0] for s in last)
         dense = probabilities(seen, rows)
         heads, _, length = dense.shape
         mask = mask_of(last, heads, length)
         kept = dense.masked_fill(~mask, 0.0).sum(-1).double()
+        top1 = mask.gather(2, dense.argmax(-1, keepdim=True)).double().mean()
         self.layers.append(
             LayerNumbers(
-                seen.layer, float(kept.mean()), float(kept.min()), overlap(dense, mask, last[0].index.shape[-1])
+                seen.layer, float(kept.mean()), float(kept.min()), overlap(dense, mask, last[0].index.shape[-1]),
+                float(top1), kept.mean(1).tolist(),
             )
-        )
-        if seen.layer in self.timeline_layers:
-            self.timeline[seen.layer] = sampled(seen, self.every)
+        )  # fmt: skip
+        if self.recorder is not None:
+            self.recorder(seen)
+
+    def numbers(self) -> dict[str, Any]:
+        """Over all layers that selected. rate: rows that chose for themselves, of all."""
+        count = max(1, len(self.layers))
+        overlaps = [n.overlap for n in self.layers if n.overlap is not None]
+        return {
+            "mass_mean": sum(n.mass_mean for n in self.layers) / count,
+            "mass_worst": min((n.mass_worst for n in self.layers), default=1.0),
+            "top1": sum(n.top1 for n in self.layers) / count,
+            "overlap": sum(overlaps) / len(overlaps) if overlaps else None,
+            "rate": self.selected / self.rows if self.rows else None,
+            "layers": [asdict(n) for n in self.layers],
+        }
 
 
 def overlap(dense: Tensor, mask: Tensor, k: int) -> float:
@@ -101,14 +143,3 @@ def overlap(dense: Tensor, mask: Tensor, k: int) -> float:
     best = mass.masked_fill(~visible, -1.0).topk(min(k, length), -1).indices
     ideal = torch.zeros_like(visible).scatter_(-1, best, True) & visible
     return float(((mask & ideal).sum(-1) / ideal.sum(-1)).double().mean())
-
-
-def sampled(seen: Seen, every: int) -> list[tuple[int, list[int]]]:
-    """(query position, its selected positions) of every `every`-th row, heads that differ united."""
-    found, row = [], seen.start + seen.q.shape[0] - sum(s.index.shape[0] for s in seen.selections)
-    for selection in seen.selections:
-        for index in selection.index:
-            if row % every == every - 1:
-                found.append((row, sorted({p for p in index.flatten().tolist() if p >= 0})))
-            row += 1
-    return found

@@ -25,7 +25,7 @@ class Plan:
     """model and text None mean the defaults; perplexity is over the second half of `tokens`.
 
     scoring, d_score, score_format: the reduced keys of the low-rank run. None: the slow rotary pairs, or PCA where a
-    model has no half-split rope over whole keys; d_score None is half of a key.
+    model has no half-split rope over whole keys; d_score None is half of a key. full: all sections, at full length.
     """
 
     model: Path | None = None
@@ -37,6 +37,7 @@ class Plan:
     scoring: str | None = None
     d_score: int | None = None
     score_format: str = "score_int8"
+    full: bool = False
 
     def __post_init__(self) -> None:
         if self.tokens < 32:
@@ -67,13 +68,27 @@ class Plan:
                              f"rope, {columns} are needed; allowed: prefix, pca")  # fmt: skip
         return Scoring(kind, columns, self.score_format)
 
+    def ends(self, k: int) -> tuple[int, int]:
+        """How many positions at both ends of the context are always kept, inside k.
+
+        Reduced scores are blind where the reduction is (slow pairs hardly tell near positions apart): without
+        the ends they lose more than a window does (notes/2026-11-30-reduced-scores.md).
+        """
+        return min(4, k // 8), max(1, k // 8)
+
+    def scaled(self, tokens: int) -> int:
+        """The one budget on a shorter text, in proportion."""
+        return max(8, self.budget * tokens // self.tokens)
+
+    def drawn(self, config: Config) -> bool:
+        """Whether the run's selections are recorded: exact and low-rank at the one budget."""
+        return config.family in ("exact", "lowrank") and config.policy is not None and config.policy.k == self.budget
+
     def sweep(self, shape: Shape) -> tuple[Config, ...]:
         """Exact shared top-k at each budget; reduced scores and a window at one; everything selected."""
         s = self.reduced(shape)
         exact = [Config(f"exact-{k}", f"shared top-k {k}", "exact", Policy(k=k)) for k in self.budgets]
-        # Reduced scores are blind where the reduction is (slow pairs hardly tell near positions apart), so the
-        # ends are kept: without them this run loses more than a window does (notes/2026-11-30-reduced-scores.md).
-        first, last = min(4, self.budget // 8), max(1, self.budget // 8)
+        first, last = self.ends(self.budget)
         words = {"pairs_slow": "slow pairs", "pairs_fast": "fast pairs"}.get(s.kind, s.kind)
         by = f"{words} d{s.columns} {s.format.removeprefix('score_')}"
         reduced = Config(

@@ -1,11 +1,14 @@
-"""study.jsonl: one row per finished run, written at once, so that a killed study resumes."""
+"""study.jsonl: one row per finished run or part of a section, written at once, so that a killed study resumes."""
 
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+# Of study.json.
+SCHEMA = 2
 
 
 def plain(value: Any) -> Any:
@@ -44,12 +47,23 @@ class Store:
     def runs(self) -> dict[str, dict[str, Any]]:
         return {row["run"]["name"]: row["run"] for row in self.rows if row["type"] == "run"}
 
-    def timeline(self) -> list[dict[str, Any]]:
-        return [entry for row in self.rows if row["type"] == "run" for entry in row["timeline"]]
+    def traced(self) -> dict[str, dict[str, Any]]:
+        """What was kept of the runs whose selections were recorded: timeline and overlaps."""
+        return {row["run"]["name"]: row["traced"] for row in self.rows if row["type"] == "run" and row["traced"]}
 
-    def add(self, run: dict[str, Any], timeline: list[dict[str, Any]]) -> None:
+    def add(self, run: dict[str, Any], traced: dict[str, Any] | None = None) -> None:
         """Append one finished run; it is on the disk when this returns."""
-        self._write({"type": "run", "run": run, "timeline": timeline})
+        self._write({"type": "run", "run": run, "traced": traced})
+
+    def part(self, section: str, name: str, settings: Any, make: Callable[[], Any]) -> Any:
+        """What `make` returned when it ran with these settings (plain values), here or in the run before."""
+        label = {"type": "part", "section": section, "name": name, "settings": json.loads(json.dumps(plain(settings)))}
+        for row in reversed(self.rows):
+            if all(row.get(key) == value for key, value in label.items()):
+                return row["data"]
+        data = plain(make())
+        self._write(label | {"data": data})
+        return data
 
     def finish(self, study: dict[str, Any]) -> Path:
         """Write study.json whole, or not at all."""
@@ -77,6 +91,22 @@ def writable(folder: Path) -> None:
         probe.unlink()
     except OSError as error:
         raise ValueError(f"out is {folder}: cannot write there ({error.strerror})") from error
+
+
+def read_study(path: Path) -> dict[str, Any]:
+    """A finished study: `path` is its folder or its study.json. Raises ValueError for what is none."""
+    file = path / "study.json" if path.is_dir() else path
+    if not file.is_file():
+        raise ValueError(f"study is {path}: no study.json there; run `tilesieve study --out {path}` first")
+    try:
+        study = json.loads(file.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"study is {file}: not JSON ({error})") from error
+    if not isinstance(study, dict) or not isinstance(study.get("meta"), dict) or "schema" not in study:
+        raise ValueError(f"study is {file}: no study; it lacks meta or schema")
+    if study["schema"] != SCHEMA:
+        raise ValueError(f"study is {file}: of schema {study['schema']}; this version reads {SCHEMA}: run it again")
+    return study
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
