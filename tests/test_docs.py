@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-DOCS = tuple(sorted(ROOT.glob("*.md")))
+DOCS = (*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/*.md")))
+# What a study command of the documents is run with here: a model of seconds, and sizes that fit it.
+SMALL = {"--tokens": "128", "--budgets": "8,16", "--k": "16", "--steps": "4", "--d-score": "8"}
 
 
 def indented(text: str) -> list[str]:
@@ -35,21 +37,37 @@ def test_make_knows_the_target(command):
     assert "python" in done.stdout
 
 
+@pytest.fixture(scope="module")
+def folder(model_folder, text_file, tmp_path_factory):
+    """A finished study: what the documents call out/study."""
+    folder = tmp_path_factory.mktemp("study")
+    done = run([*small(["tilesieve", "study"], model_folder, text_file), "--out", str(folder)], folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def run(words, cwd):
+    return subprocess.run([sys.executable, "-m", *words], cwd=cwd, capture_output=True, text=True)
+
+
+def small(words, model, text):
+    """The command on the tiny model: its own options stay, their values shrink."""
+    given = dict(zip(words, words[1:], strict=False))
+    words = [SMALL.get(before, word) for before, word in zip(["", *words], words, strict=False)]
+    more = {**{name: value for name, value in SMALL.items() if name != "--d-score"}, "--model": model, "--text": text}
+    return words + [str(part) for name, value in more.items() if name not in given for part in (name, value)]
+
+
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("tilesieve ") and "--quick" not in c])
-def test_commands_run(command, model_folder, text_file, tmp_path):
+def test_commands_run(command, folder, model_folder, text_file, tmp_path):
     """--quick runs the real model: the study's own test does (tests/study/test_real_model.py)."""
     words = shlex.split(command)
-    if words[1] == "study":
-        filled = {
-            "DIR_OR_GGUF": str(model_folder),
-            "FILE": str(text_file),
-            "2048": "128",
-            "64,256": "8,16",
-            "256": "16",
-            "16": "8",
-        }
-        words = [filled.get(word, word) for word in words] + ["--out", str(tmp_path)]
-    done = subprocess.run([sys.executable, "-m", *words], cwd=tmp_path, capture_output=True, text=True)
+    filled = {"DIR_OR_GGUF": model_folder, "FILE": text_file, "TRACE": next(folder.glob("trace-*.jsonl")),
+              "A": folder, "B": folder, "out/study": folder}  # fmt: skip
+    words = [str(filled.get(word, word)) for word in words]
+    if words[1] == "study" and not {"--trace", "--compare"} & set(words):
+        words = small(words, model_folder, text_file)
+    done = run(words, tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
 

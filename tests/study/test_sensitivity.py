@@ -8,7 +8,7 @@ from tilesieve.policies import Policy
 from tilesieve.study.bench import Bench
 from tilesieve.study.plan import Plan
 from tilesieve.study.run import encode
-from tilesieve.study.sensitivity import measured, priced, sensitivity
+from tilesieve.study.sensitivity import drawn, measured, priced, sensitivity
 from tilesieve.study.store import Store
 from tilesieve.study.texts import read_text
 
@@ -29,14 +29,14 @@ def bench(model_folder, text_file):
 def test_nothing_lost_costs_nothing(bench):
     """With everything selected the two outputs differ by rounding, and so does the price."""
     costs = priced(bench, Policy(k=T), T)
-    assert sorted(costs) == [0, 1, 2] and {len(heads) for heads in costs.values()} == {4}
-    assert all(abs(cost) < 1e-6 for heads in costs.values() for cost in heads)
+    assert [row["layer"] for row in costs] == [0, 1, 2] and {len(row["heads"]) for row in costs} == {4}
+    assert all(abs(cost) < 1e-6 for row in costs for cost in (row["cost"], *row["heads"]))
 
 
 def test_prices_follow_runs_of_one_head(bench):
-    """First order: right in rank and roughly in size where a head's change is small."""
+    """Right in rank and roughly in size where a head's change is small."""
     policy = Policy(k=48)
-    costs = priced(bench, policy, T)
+    costs = {row["layer"]: row["heads"] for row in priced(bench, policy, T)}
     want = {(layer, head): measured(bench, policy, T, layer, head) for layer in range(3) for head in range(4)}
     x = torch.tensor([costs[layer][head] for layer, head in want])
     y = torch.tensor(list(want.values()))
@@ -44,10 +44,20 @@ def test_prices_follow_runs_of_one_head(bench):
     assert (x - y).abs().max() < 0.5 * y.abs().max()
 
 
-def test_a_layer_is_the_sum_of_its_heads(bench, tmp_path):
+def test_curvature_is_that_of_the_divergence():
+    """Labels drawn from the model: the mean square of the gradient's move is twice KL to second order."""
+    logits = torch.tensor([0.3, -1.0, 0.8, 0.1], dtype=torch.float64)
+    change = torch.tensor([0.02, -0.01, 0.03, 0.0], dtype=torch.float64)
+    p = logits.softmax(0)
+    labels = drawn(logits.float().expand(40000, 4))
+    moves = change[labels] - (p * change).sum()  # gradient of log p(label) times the change
+    kl = (p * (p.log() - (logits + change).log_softmax(0))).sum()
+    assert moves.square().mean().item() / 2 == pytest.approx(kl.item(), rel=0.05)  # 40000 draws: 1 % of scatter
+    assert torch.equal(drawn(logits[None].float()), drawn(logits[None].float()))
+
+
+def test_ranking_and_exemption(bench, tmp_path):
     found = sensitivity(bench, Store(tmp_path, {}))
-    for layer in found["layers"]:
-        assert layer["cost"] == pytest.approx(sum(layer["heads"]))
     costs = [row["cost"] for row in found["ranked"]]
     assert costs == sorted(costs, reverse=True) and len(costs) == 12
     assert found["exempt"][0]["layers"] == [] and len(found["exempt"][1]["layers"]) == 1

@@ -4,8 +4,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tilesieve.study.bench import Bench
+from tilesieve.study.gather import gather
 from tilesieve.study.ladder import ladder
+from tilesieve.study.latent import latent
 from tilesieve.study.limits import limits
+from tilesieve.study.numerics import numerics
+from tilesieve.study.retrieval import retrieval
+from tilesieve.study.reuse import reuse
 from tilesieve.study.sensitivity import sensitivity
 from tilesieve.study.store import Store
 
@@ -21,7 +26,12 @@ class Section(NamedTuple):
 SECTIONS = (
     Section("limits", True, limits),
     Section("ladder", True, ladder),
+    Section("retrieval", True, retrieval),
     Section("sensitivity", False, sensitivity),
+    Section("reuse", False, reuse),
+    Section("gather", True, gather),
+    Section("numerics", True, numerics),
+    Section("latent", False, latent),
 )
 
 

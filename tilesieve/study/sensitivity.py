@@ -1,8 +1,11 @@
-"""What sparsity costs, head by head, when only that head is sparse: all of them from one pass with a gradient.
+"""What sparsity costs, head by head, when only that head is sparse: all of them from one pass with gradients.
 
-Beside the dense output of every head stands the output it would have if it selected. To first order the loss changes by
-the gradient of the loss at the dense output times the difference, summed over the rows; so one forward and one
-backward pass price every head of every layer. Real runs with one layer or one head sparse say how good that is.
+Beside the dense output of every head stands the output it would have if it selected; the difference is the head's
+change. The loss then moves by the gradient at the dense output times the change (first order), and by half its
+curvature along the change. The curvature of a log-likelihood is the spread of its gradient when labels are drawn from
+the model itself; one draw prices all heads, row by row: rows are taken to act on different tokens. So one forward
+and two backward passes price every head of every layer, and real runs with one layer or one head sparse say how good
+that is (notes/2026-11-30-prices-of-heads.md).
 """
 
 from dataclasses import dataclass, field
@@ -32,11 +35,9 @@ def sensitivity(bench: Bench, store: Store) -> dict[str, Any]:
     tokens = min(plan.tokens, TOKENS)
     policy = Policy(k=plan.scaled(tokens))
     settings = {"tokens": tokens, "policy": repr(policy)}
-    costs = {int(layer): heads for layer, heads in
-             store.part("sensitivity", "pass", settings, partial(priced, bench, policy, tokens)).items()}  # fmt: skip
-    layers = [{"layer": layer, "cost": sum(heads), "heads": heads} for layer, heads in sorted(costs.items())]
+    layers = store.part("sensitivity", "pass", settings, partial(priced, bench, policy, tokens))
     ranked = sorted(
-        ({"layer": layer, "head": h, "cost": cost} for layer, heads in costs.items() for h, cost in enumerate(heads)),
+        ({"layer": row["layer"], "head": h, "cost": cost} for row in layers for h, cost in enumerate(row["heads"])),
         key=lambda row: -row["cost"],
     )  # fmt: skip
     by_layer = sorted(layers, key=lambda row: -row["cost"])
@@ -67,11 +68,12 @@ class Priced:
     """Stands in for a Session during one dense pass whose graph is kept: every selecting layer is priced.
 
     beside: a session under the policy; it is given the dense queries, keys and values, and nobody reads its output.
+    moved: by layer, the last backward pass's gradient times change, fp64 [R,H].
     """
 
     beside: Session
     tell: Any
-    costs: dict[int, list[float]] = field(default_factory=dict)
+    moved: dict[int, Tensor] = field(default_factory=dict)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float | None, window: int | None) -> Tensor:
         with torch.no_grad():
@@ -91,12 +93,12 @@ class Priced:
         return out
 
     def price(self, layer: int, gradient: Tensor, change: Tensor) -> None:
-        self.costs[layer] = (gradient * change).sum(2).double().sum(0).tolist()
+        self.moved[layer] = (gradient * change).sum(2).double()
         self.tell("sensitivity: backward", 1 - layer / self.beside.shape.layers)
 
 
-def priced(bench: Bench, policy: Policy, tokens: int) -> dict[int, list[float]]:
-    """Nats per scored token that each head of each layer costs, to first order."""
+def priced(bench: Bench, policy: Policy, tokens: int) -> list[dict[str, Any]]:
+    """Per layer: nats per scored token that it costs when only it is sparse, and that each of its heads does."""
     ids, start, model = bench.ids[:tokens], tokens // 2, bench.model
     beside = Session.new(bench.shape, policy, tokens=tokens, prompt=start)
     beside.begin(tokens, "rows")
@@ -106,9 +108,24 @@ def priced(bench: Bench, policy: Policy, tokens: int) -> dict[int, list[float]]:
     embedded = model.get_input_embeddings()(ids[None]).detach().requires_grad_(True)
     with torch.enable_grad():
         logits = model(inputs_embeds=embedded, position_ids=torch.arange(tokens)[None], use_cache=False,
-                       logits_to_keep=tokens - start + 1, sieve=probe).logits[0, :-1]  # fmt: skip
-        torch.nn.functional.cross_entropy(logits.float(), ids[start:]).backward()
-    return probe.costs
+                       logits_to_keep=tokens - start + 1, sieve=probe).logits[0, :-1].float()  # fmt: skip
+        torch.nn.functional.cross_entropy(logits, ids[start:]).backward(retain_graph=True)
+        first = dict(probe.moved)
+        # Summed over tokens: labels drawn apart from each other make the products between them vanish.
+        torch.nn.functional.cross_entropy(logits, drawn(logits.detach()), reduction="sum").backward()
+    found = []
+    for layer, slope in sorted(first.items()):
+        bent = probe.moved[layer]
+        heads = slope.sum(0) + bent.square().sum(0) / 2 / (tokens - start)
+        whole = slope.sum() + bent.sum(1).square().sum() / 2 / (tokens - start)
+        found.append({"layer": layer, "cost": float(whole), "heads": heads.tolist()})
+    return found
+
+
+def drawn(logits: Tensor) -> Tensor:
+    """A label per row from the model's own distribution, the same at every run. [T,V] -> int64 [T]."""
+    noise = torch.rand(logits.shape, generator=torch.Generator().manual_seed(0))
+    return (logits - (-noise.clamp_min(1e-20).log()).log()).argmax(-1)
 
 
 @dataclass

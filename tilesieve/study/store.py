@@ -66,12 +66,8 @@ class Store:
         return data
 
     def finish(self, study: dict[str, Any]) -> Path:
-        """Write study.json whole, or not at all."""
-        target = self.folder / "study.json"
-        partial = target.with_suffix(".part")
-        partial.write_text(json.dumps(plain(study), indent=1, allow_nan=False) + "\n")
-        partial.replace(target)
-        return target
+        """study.json, whole or not at all."""
+        return write_study(self.folder, study)
 
     def _write(self, row: dict[str, Any]) -> None:
         row = plain(row)
@@ -80,6 +76,15 @@ class Store:
             file.flush()
             os.fsync(file.fileno())
         self.rows.append(row)
+
+
+def write_study(folder: Path, study: dict[str, Any]) -> Path:
+    """Write study.json whole, or not at all."""
+    target = folder / "study.json"
+    partial = target.with_suffix(".part")
+    partial.write_text(json.dumps(plain(study), indent=1, allow_nan=False) + "\n")
+    partial.replace(target)
+    return target
 
 
 def writable(folder: Path) -> None:
