@@ -26,8 +26,9 @@ class Reader(HTMLParser):
         self.hidden = tag if tag in ("script", "style") else ""
         if "data-field" in found:
             key = (str(found["data-run"]), str(found["data-field"]))
-            assert key not in self.numbers, f"{key} is shown twice"
-            self.numbers[key] = json.loads(str(found["data-value"]))
+            value = json.loads(str(found["data-value"]))
+            # A number may stand in the summary and below its figure; it must be the same one.
+            assert self.numbers.setdefault(key, value) == value, f"{key} is shown twice, differently"
 
     def handle_endtag(self, tag: str) -> None:
         self.hidden = "" if tag == self.hidden else self.hidden
@@ -37,24 +38,55 @@ class Reader(HTMLParser):
             self.shown.append(data)
 
 
+# Numbers that head a row or a column, stand in a sentence, or are drawn by the script for the look it shows.
+UNLISTED = re.compile(
+    r"runs\.\d+\.(at|layers\.\d+\.layer|continuation\.tokens\.\d+)"
+    r"|sections\.\w+\.(tokens|scored\.\d+|k|context|rows|layer_count|width|needle_tokens|samples)"
+    r"|sections\.retrieval\.(lengths|depths|ks)\.\d+|sections\.retrieval\.runs\.\d+\.cells\.\d+\.(length|depth)"
+    r"|sections\.limits\.chip\..*|sections\.retrieval\.constructed\.(block|rank)|sections\.latent\.by_layer\.(ratio|tokens)"
+    r"|sections\.sensitivity\.exempt\.\d+\.layers\.\d+|overlaps\.(k|rows|layer_ids\.\d+)"
+    r"|timeline\.\d+\.(queries|count)\.\d+|meta\..*|schema"
+)
+
+
 def numbers_of_study(study: dict[str, Any]) -> Numbers:
-    """(run, dotted field) -> value for everything in a run that is a number, or null where one was expected."""
+    """(run, path) -> value for all that is a number, or null where one was expected, and that has a table."""
     found: Numbers = {}
-    for run in study["runs"]:
-        for field, value in _leaves(run):
-            if isinstance(value, int | float | None):
-                found[run["name"], field] = value
+    for path, value in leaves(study):
+        truth = path.startswith("sections.retrieval.constructed") if isinstance(value, bool) else True
+        if isinstance(value, int | float | None) and truth and not UNLISTED.fullmatch(path):
+            run = re.match(r"runs\.(\d+)\.", path)
+            name, rest = (study["runs"][int(run[1])]["name"], path[run.end() :]) if run else ("", path)
+            found[name, rest] = value
     return found
 
 
-def _leaves(value: Any, at: str = "") -> list[tuple[str, Any]]:
-    # A layer's number heads its row; token ids are text with one of them marked, not a table.
-    if at == "continuation.tokens" or re.fullmatch(r"layers\.\d+\.layer", at):
-        return []
+def leaves(value: Any, at: str = "") -> list[tuple[str, Any]]:
+    """Everything in JSON that is no list and no object, by dotted path."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
     if items is None:
         return [(at, value)]
-    return [leaf for key, item in items for leaf in _leaves(item, f"{at}.{key}" if at else str(key))]
+    return [leaf for key, item in items for leaf in leaves(item, f"{at}.{key}" if at else str(key))]
+
+
+def at_path(study: Any, run: str, path: str) -> Any:
+    """What study.json says where a cell claims to be from; None where there is nothing."""
+    at = next((r for r in study["runs"] if isinstance(r, dict) and r.get("name") == run), None) if run else study
+    for key in path.split("."):
+        if isinstance(at, list):
+            at = at[int(key)] if key.isdigit() and int(key) < len(at) else None
+        else:
+            at = at.get(key) if isinstance(at, dict) else None
+    return at
+
+
+def untrue(study: Any, html: str) -> list[str]:
+    """Cells that do not say what the study says."""
+    return [
+        f"{run} {path}: {value} is not {wanted}"
+        for (run, path), value in Reader(html).numbers.items()
+        if value != (wanted := at_path(study, run, path))
+    ]
 
 
 def embedded(html: str, id_: str = "study-data") -> Any:

@@ -4,6 +4,8 @@ import math
 import random
 from typing import Any
 
+from report_sections import findings, looks, overlaps, sections
+
 LAYERS, TOKENS, HEADS = 30, 4096, 3
 DENSE_BYTES = LAYERS * TOKENS * HEADS * 64 * 2 * 4
 TEXT = (
@@ -23,45 +25,53 @@ RUNS: tuple[tuple[str, str, str, int | None, float, float, float | None, float, 
 )
 
 
-def study() -> dict[str, Any]:
-    """A fresh copy each time: tests break it on purpose."""
+def study(layers: int = LAYERS, heads: int = 9) -> dict[str, Any]:
+    """A fresh copy each time: tests break it on purpose. A smaller one where only its shape matters."""
     dice = random.Random(7)
     return {
-        "schema": 1,
+        "schema": 2,
         "meta": {
             "model": "HuggingFaceTB/SmolLM2-135M", "text": "a novel, its first 4096 tokens", "tokens": TOKENS,
-            "scored": [2048, TOKENS], "layers": LAYERS, "heads": 9, "kv_heads": HEADS, "head_dim": 64,
+            "scored": [2048, TOKENS], "layers": layers, "heads": heads, "kv_heads": HEADS, "head_dim": 64,
             "dtype": "float32",
             "versions": {"python": "3.11.7", "torch": "2.13.0", "transformers": "5.1.0", "tilesieve": "0.1.0"},
             "machine": {"cpu": "a laptop processor", "threads": 2}, "date": "2026-11-30T19:00:00Z",
-            "command": "tilesieve study",
+            "command": "tilesieve study --tokens 4096 --out 'a folder'", "k": 256, "dense_layers": [],
+            "sections": ["ladder", "retrieval", "sensitivity", "reuse", "gather", "numerics", "latent", "limits"],
         },
-        "runs": [_run(dice, *numbers) for numbers in RUNS],
-        "timeline": [_look(dice, layer) for layer in (3, 17)],
+        "runs": [_run(dice, layers, heads, *numbers) for numbers in RUNS],
+        "timeline": looks(dice, layers, TOKENS, [run[0] for run in RUNS if run[3] == 256 and run[2] != "window"]),
+        "overlaps": overlaps(dice, layers),
+        "sections": sections(dice, layers, heads, TOKENS, RUNS[0][4], DENSE_BYTES),
+        "findings": findings(),
     }  # fmt: skip
 
 
 def _run(
-    dice: random.Random, name: str, label: str, family: str, k: int | None, perplexity: float, mass: float,
-    overlap: float | None, share: float, diverges: int | None,
+    dice: random.Random, count: int, heads: int, name: str, label: str, family: str, k: int | None,
+    perplexity: float, mass: float, overlap: float | None, share: float, diverges: int | None,
 ) -> dict[str, Any]:  # fmt: skip
     delta = perplexity / RUNS[0][4] - 1
-    layers = [] if family == "dense" else [_layer(dice, at, mass, overlap) for at in range(LAYERS)]
+    layers = [] if family == "dense" else [_layer(dice, heads, at, mass, overlap) for at in range(count)]
     return {
         "name": name, "label": label, "family": family, "k": k, "perplexity": perplexity,
         "nll": math.log(perplexity), "delta": delta, "kl_mean": delta * 0.71, "kl_worst": delta * 19.3,
         "mass_mean": mass, "mass_worst": min((layer["mass_worst"] for layer in layers), default=1.0),
         "overlap": overlap, "bytes_per_token": int(DENSE_BYTES * share), "bytes_dense": DENSE_BYTES,
-        "seconds": 12.1 + 9 * dice.random(), "layers": layers, "stages": _stages(dice, family, share),
+        "top1": 1.0 if family == "dense" else 1 - 0.3 * (1 - mass), "worst_at": 2100 + dice.randrange(1900),
+        "rate": 1.0, "seconds": 12.1 + 9 * dice.random(), "layers": layers, "stages": _stages(dice, family, share),
         "continuation": _said(dice, diverges),
     }  # fmt: skip
 
 
-def _layer(dice: random.Random, at: int, mass: float, overlap: float | None) -> dict[str, Any]:
+def _layer(dice: random.Random, heads: int, at: int, mass: float, overlap: float | None) -> dict[str, Any]:
     dip = 2.2 if at in (3, 17) else 0.6 + 0.8 * dice.random()
     lost = (1 - mass) * dip
     kept = None if overlap is None else max(0.0, 1 - (1 - overlap) * dip)
-    return {"layer": at, "mass_mean": 1 - lost, "mass_worst": max(0.02, 1 - 2.1 * lost), "overlap": kept}
+    return {
+        "layer": at, "mass_mean": 1 - lost, "mass_worst": max(0.02, 1 - 2.1 * lost), "overlap": kept,
+        "top1": 1 - 0.4 * lost, "heads": [1 - lost * (0.3 + 1.4 * dice.random()) for _ in range(heads)],
+    }  # fmt: skip
 
 
 def _stages(dice: random.Random, family: str, share: float) -> list[dict[str, Any]]:
@@ -91,15 +101,3 @@ def _said(dice: random.Random, diverges: int | None) -> dict[str, Any]:
         "text": " " + " ".join(spoken), "tokens": tokens, "diverges_at": diverges,
         "tokens_per_second": 6 + 8 * dice.random(),
     }  # fmt: skip
-
-
-def _look(dice: random.Random, layer: int) -> dict[str, Any]:
-    queries = list(range(2048, TOKENS, 32))
-    beacons = [dice.randrange(2048) for _ in range(40)]
-    positions = [_picks(dice, query, beacons) for query in queries]
-    return {"run": "exact-256", "layer": layer, "queries": queries, "positions": positions}
-
-
-def _picks(dice: random.Random, query: int, beacons: list[int]) -> list[int]:
-    near = {max(0, query - int(dice.expovariate(1 / 120))) for _ in range(170)}
-    return sorted({0, 1, 2, 3, *near, *dice.sample(beacons, 30), *(dice.randrange(query) for _ in range(40))})

@@ -7,7 +7,7 @@ the functions, so that `import tilesieve.report` costs nothing.
 from pathlib import Path
 from typing import Any
 
-__all__ = ["write_pngs", "write_report"]
+__all__ = ["write_compare", "write_pngs", "write_report"]
 
 
 def write_report(study: dict[str, Any], path: Path) -> Path:
@@ -18,8 +18,16 @@ def write_report(study: dict[str, Any], path: Path) -> Path:
     return write_whole(Path(path), page(study).encode("utf-8", "xmlcharrefreplace"))
 
 
+def write_compare(a: dict[str, Any], b: dict[str, Any], path: Path) -> Path:
+    """Write the page that holds study `b` against study `a` to `path`, whole or not at all, and return the path."""
+    from tilesieve.report.compare import page
+    from tilesieve.report.files import write_whole
+
+    return write_whole(Path(path), page(a, b).encode("utf-8", "xmlcharrefreplace"))
+
+
 def write_pngs(study: dict[str, Any], folder: Path) -> list[Path]:
-    """Write perplexity-vs-budget.png, mass-by-layer.png and timeline.png; leave out those with nothing to show."""
+    """Write a picture per question to `folder`, leaving out those with nothing to show, and return their paths."""
     from tilesieve.report.files import write_whole
     from tilesieve.report.png import pictures
 

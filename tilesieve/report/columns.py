@@ -1,4 +1,4 @@
-"""The numbers of a run: one list for the summary table, the hover texts and the explanations in the footer."""
+"""The numbers of a run: one list for the summary tables, the hover texts and the explanations in the footer."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,13 +22,14 @@ def digits(count: int) -> Callable[[Any], str]:
     return lambda value: words.fixed(value, count)
 
 
-COLUMNS = (
+QUALITY = (
     Column("k", "budget k", words.whole, "key positions a query may read, shared by the heads of a layer"),
     Column("perplexity", "perplexity", words.fixed, "exp(nll) over the scored tokens; lower is better"),
     Column("nll", "nll", digits(4), "mean negative log-likelihood, nats per token"),
     Column("delta", "Δ dense", words.signed_percent, "relative change of perplexity against dense"),
     Column("kl_mean", "KL mean", digits(4), "KL(dense ‖ run) of the next-token distribution, nats per token"),
     Column("kl_worst", "KL worst", digits(3), "the largest KL of any scored token, nats"),
+    Column("worst_at", "worst at", words.whole, "position in the text of the token with the largest KL"),
     Column(
         "mass_mean", "mass mean", digits(4),
         "attention weight that dense puts on the selected positions, 0 to 1, mean over layers, heads and queries",
@@ -38,6 +39,14 @@ COLUMNS = (
         "overlap", "overlap", digits(4),
         "share of the selection that exact shared top-k makes too at the same k, 0 to 1",
     ),
+    Column(
+        "top1", "top-1", digits(4),
+        "share of layers, heads and queries whose selection holds the position that dense reads most, 0 to 1",
+    ),
+    Column("rate", "rate", words.percent, "share of queries that selected anew; the others reused a selection"),
+)  # fmt: skip
+COST = (
+    Column("k", "budget k", words.whole, ""),
     Column(
         "bytes_per_token", "MB / token", words.megabytes,
         "what the attention of one decoded token must read and write at the least (caches, reduced keys, scores, "
@@ -52,3 +61,4 @@ COLUMNS = (
     ),
     Column("continuation.tokens_per_second", "tokens / s", digits(1), "decoded tokens per second, continuation"),
 )  # fmt: skip
+COLUMNS = QUALITY + COST[1:]

@@ -22,6 +22,11 @@ def cell(shown: str, run: str, field: str, value: Any, css: str = "") -> str:
     return f"<td{_css(css)} {data}>{esc(shown)}</td>"
 
 
+def number(shown: str, field: str, value: Any) -> str:
+    """A number of the study inside a sentence or a card, with its path like `cell`."""
+    return f'<data data-run="" data-field="{esc(field)}" data-value="{esc(json.dumps(value))}">{esc(shown)}</data>'
+
+
 def derived(shown: str, css: str = "") -> str:
     """A number this page works out from others; it is in no JSON, so it carries no data-value."""
     return f"<td{_css(css)}>{esc(shown)}</td>"

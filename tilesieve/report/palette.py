@@ -41,6 +41,18 @@ STAGE = MappingProxyType(
     }
 )
 STAGE_OTHER = "#7a8290"
+# For series that belong to no family.
+SERIES = (
+    ("#3b7ff0", "circle"), ("#d9700d", "diamond"), ("#c2479b", "square"), ("#0f9d78", "triangle-up"),
+    ("#8f6bd9", "star"), ("#c79a0a", "circle"), ("#7a8290", "square"),
+)  # fmt: skip
+# viridis: even steps of lightness, so it reads without colour as well.
+SEQUENTIAL = (
+    (0.0, "#440154"), (0.125, "#482878"), (0.25, "#3e4989"), (0.375, "#31688e"), (0.5, "#26828e"), (0.625, "#1f9e89"),
+    (0.75, "#35b779"), (0.875, "#b5de2b"), (1.0, "#fde725"),
+)  # fmt: skip
+# Signed costs: blue gains, orange loses, nothing is the ground itself. The page's script knows its colour.
+DIVERGING = ((0.0, "#2f6fdc"), (0.5, "var(--mid)"), (1.0, "#d9650a"))
 
 
 @dataclass(frozen=True)
@@ -78,6 +90,15 @@ def stage_looks(runs: list[Json]) -> list[Look]:
     met = dict.fromkeys(str(stage["stage"]) for run in runs for stage in run["stages"])
     flow = [name for name in STAGE if name in met] + [name for name in met if name not in STAGE]
     return [Look(name, name, STAGE.get(name, STAGE_OTHER), symbol="bar") for name in flow]
+
+
+def series(names: list[tuple[str, str]]) -> dict[str, Look]:
+    """A look per (key, label), told apart by colour, marker and dash."""
+    looks = {}
+    for at, (key, label) in enumerate(names):
+        color, symbol = SERIES[at % len(SERIES)]
+        looks[key] = Look(key, label, color, DASHES[at // len(SERIES) % len(DASHES)], symbol)
+    return looks
 
 
 def family_color(family: str) -> str:

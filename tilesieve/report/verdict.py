@@ -13,6 +13,8 @@ def verdict(study: Json) -> list[str]:
     dense = dense_of(runs)
     sparse = [run for run in runs if run["family"] not in ("dense", "full")]
     judged = [run for run in sparse if run["delta"] is not None]
+    if not runs and study["meta"]["trace"] is not None:
+        return _traced(study)
     if not runs:
         return ["Nothing has run yet: this page holds only what was going to be measured."]
     if not judged:
@@ -40,6 +42,19 @@ def _only_dense(dense: Json | None) -> str:
     if dense is None or dense["perplexity"] is None:
         return "No run has a perplexity to compare yet."
     return f"Only dense has run so far: its perplexity is {words.fixed(dense['perplexity'])}."
+
+
+def _traced(study: Json) -> list[str]:
+    """A trace holds selections and no text: it says where the model looked, not what that lost."""
+    said = ["This is a trace from elsewhere: it says where the model looked, not what the selection loses."]
+    steps = [step for step in study["overlaps"]["steps"] if step["overlap"] is not None and step["lag"] is not None]
+    if steps:
+        first = min(steps, key=lambda step: step["lag"])
+        said.append(f"At a lag of {first['lag']} the sets agree in {words.percent(first['overlap'])} of their picks.")
+    fired = sum(bool(each["fired"]) for each in study["findings"])
+    if study["findings"]:
+        said.append(f"Findings: {fired}." if fired else "No known trouble showed.")
+    return said
 
 
 def _price(run: Json) -> str:

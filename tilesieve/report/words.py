@@ -23,6 +23,25 @@ def signed_percent(value: Number | None, digits: int = 2) -> str:
     return NONE if value is None else f"{100 * value:+,.{digits}f} %".replace("-", "\N{MINUS SIGN}")
 
 
+def signed(value: Number | None, digits: int = 4) -> str:
+    """0.0123 -> +0.0123, with a real minus sign and no sign on nought."""
+    if value is None:
+        return NONE
+    return f"{'+' if value > 0 else ''}{fixed(value, digits)}".replace("-", "\N{MINUS SIGN}")
+
+
+def short_number(value: Number | None) -> str:
+    """0.00012345 -> 0.000123, 16384 -> 16,384: three significant digits, whole numbers whole."""
+    if value is None or value == int(value):
+        return whole(value)
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def yes(value: bool | None) -> str:
+    """True -> yes."""
+    return NONE if value is None else "yes" if value else "no"
+
+
 def percent(value: Number | None, digits: int = 1) -> str:
     """0.125 -> 12.5 %."""
     return NONE if value is None else f"{100 * value:.{digits}f} %"
