@@ -22,7 +22,9 @@ def study(
         str | None, typer.Option(help="Reduced keys: prefix, pairs_slow, pairs_fast or pca [pairs_slow where it fits]")
     ] = None,
     d_score: Annotated[int | None, typer.Option(help="Dimensions of the reduced keys [half of a key's]")] = None,
-    score_format: Annotated[str, typer.Option(help="score_fp32, score_bf16, score_int8 or score_fp8")] = "score_int8",
+    score_format: Annotated[
+        str | None, typer.Option(help="score_fp32, score_bf16, score_int8 or score_fp8 [score_int8]")
+    ] = None,
     steps: Annotated[int | None, typer.Option(help="Tokens to continue greedily [32]")] = None,
     out: Annotated[Path, typer.Option(help="Folder of study.jsonl, study.json and report.html")] = Path("out/study"),
     quick: Annotated[bool, typer.Option("--quick", help="1024 tokens: a first look in about a minute")] = False,
@@ -46,8 +48,9 @@ def study(
     }  # fmt: skip
     given = {name: value for name, value in given.items() if value is not None}
     if trace is not None or compare is not None:
-        set_beside = {"--model": model, "--text": text, "--quick": quick or None, "--full": full or None, **given}
-        alone(trace, compare, [name for name, value in set_beside.items() if value is not None])
+        others = {"model": model, "text": text, "quick": quick or None, "full": full or None, "fresh": fresh or None,
+                  "k": k, **{name: value for name, value in given.items() if name != "budget"}}  # fmt: skip
+        alone(trace, compare, ["--" + n.replace("_", "-") for n, value in others.items() if value is not None])
     if compare is not None:
         compared(*compare, out)
     elif trace is not None:
