@@ -221,7 +221,7 @@ def look(dice: random.Random, run: str, layer: int, head: int, tokens: int, wide
     return {
         "run": run, "layer": layer, "head": head, "bin": wide, "length": tokens, "queries": queries, "cells": cells,
         "count": counts, "near": near, "spread": 0.05 + 0.3 * dice.random(), "stay": 0.4 + 0.4 * dice.random(),
-        "drift": 30 + 30 * dice.random(),
+        "drift": 0.3 * dice.random(),
     }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from tilesieve.study.plan import Plan
 from tilesieve.study.run import run_study
 
 
-def look(layer=0, near=0.6, spread=0.2, stay=0.5, drift=0.4, run="exact-64"):
+def look(layer=0, near=0.6, spread=0.2, stay=0.5, drift=0.1, run="exact-64"):
     return {"run": run, "layer": layer, "head": -1, "queries": [100, 900], "count": [64, 64], "near": near,
             "spread": spread, "stay": stay, "drift": drift}  # fmt: skip
 
@@ -113,7 +113,7 @@ def test_gather_ways(id_, kind):
     ("id_", "shown"),
     [
         ("only-recent", {"near": 0.95}), ("global", {"near": 0.3, "spread": 0.7}),
-        ("drifting", {"near": 0.4, "drift": 0.9}), ("stuck", {"near": 0.4, "stay": 0.95}),
+        ("drifting", {"near": 0.4, "drift": 0.6, "stay": 0.2}), ("stuck", {"near": 0.4, "stay": 0.95}),
     ],
 )  # fmt: skip
 def test_the_four_pictures(id_, shown):
@@ -135,5 +135,6 @@ def test_what_is_not_measured_says_so():
 def test_none_fires_on_dense(model_folder, text_file, tmp_path):
     """Runs that select everything are dense, whatever they cost."""
     study = run_study(Plan(model_folder, text_file, tokens=128, steps=6, budgets=(128,), budget=128), tmp_path)
-    assert len(study["runs"]) == 5 and study["sections"]["ladder"]["k"] == 128
+    # The ladder's half of the text, and its half of k.
+    assert len(study["runs"]) == 5 and study["sections"]["ladder"]["k"] == 64
     assert [f["id"] for f in study["findings"] if f["fired"]] == []

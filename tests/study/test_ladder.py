@@ -43,7 +43,7 @@ def test_a_fp8_plan_swaps_the_side_rung():
 
 @pytest.fixture(scope="module")
 def found(model_folder, text_file, tmp_path_factory):
-    plan = Plan(model_folder, text_file, tokens=160, steps=4, budgets=(16,), budget=16)
+    plan = Plan(model_folder, text_file, tokens=320, steps=4, budgets=(32,), budget=32)
     return run_study(plan, tmp_path_factory.mktemp("ladder"))
 
 

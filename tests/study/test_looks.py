@@ -63,14 +63,19 @@ def test_stay_is_of_the_query_drawn_before():
     assert found["stay"] == pytest.approx((2 / 4 + 1 / 2) / 2)
 
 
-@pytest.mark.parametrize(("step", "want"), [(0, 0.0), (1, 1.0), (0.5, 0.5)])
+@pytest.mark.parametrize(("step", "want"), [(0, 0.0), (10, 1.0), (9, 0.0)])
 def test_drift_of_a_moving_set(step, want):
-    picks = {q: some(*(int(q * step) + n for n in (-2, 0, 1))) if step else some(3, 5, 9) for q in range(10, 200, 10)}
-    assert look(256, picks)["drift"] == pytest.approx(want)
+    """Three picks far behind the first query; they move by `step` where the query moves by 10."""
+    picks = {q: some(*(p + n * step for p in (3, 8, 21))) for n, q in enumerate(range(100, 200, 10))}
+    assert look(256, picks)["drift"] == want
 
 
-def test_two_queries_have_no_drift():
-    assert look(64, {40: some(1), 41: some(2)})["drift"] is None
+def test_drift_is_of_distant_picks_by_hand():
+    """Of the four picks of 120, two are recent; 14 was 4 for the query before (kept its distance), 50 was not there."""
+    found = look(128, {110: some(4, 60, 108, 110), 120: some(14, 50, 118, 120)})
+    assert found["drift"] == 0.5
+    assert look(128, {110: some(109, 110), 120: some(119, 120)})["drift"] is None  # nothing is distant
+    assert look(64, {40: some(1)})["drift"] is None  # and one query has none before it
 
 
 def test_thinned_is_even_over_positions():

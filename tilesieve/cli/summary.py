@@ -10,7 +10,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 
 # Terminal columns from which every number is shown.
-WIDE = 120
+WIDE = 136
 
 
 class Column(NamedTuple):

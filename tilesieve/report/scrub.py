@@ -12,7 +12,7 @@ from tilesieve.report.tidy import Json
 ENTRIES = (
     Entry("who", "run"), Entry("layer", "layer", words.whole), Entry("head", "head", words.whole),
     Entry("bin", "bin", words.whole), Entry("length", "length", words.whole), Entry("near", "near", digits(4)),
-    Entry("spread", "spread", digits(4)), Entry("stay", "stay", digits(4)), Entry("drift", "drift", digits(2)),
+    Entry("spread", "spread", digits(4)), Entry("stay", "stay", digits(4)), Entry("drift", "drift", digits(4)),
 )  # fmt: skip
 
 
@@ -74,7 +74,7 @@ def _all(study: Json) -> str:
     means = (
         "near: share of picks within the last max(16, length / 16) positions. spread: share of the visible cells "
         "beyond those that the picks touch. stay: share of a query's picks that the query drawn before it had too. "
-        "drift: how far the middle pick moves when the query moves on, in positions. head −1: one set for "
+        "drift: share of the distant picks that the query drawn before had at the same distance. head −1: one set for "
         "all heads. bin: positions per cell."
     )
     table = listing("All looks", "timeline", items, ENTRIES)

@@ -38,14 +38,13 @@ SCRUB = """
       return cell;
     };
     const share = (value) => value == null ? "–" : `${(100 * value).toFixed(1)} %`;
-    const moved = (value) => value == null ? "–" : value.toFixed(2);
 
     const say = (at, look) => {
       const said = [
         ["near", share, "of the picks lie close behind the query"],
         ["spread", share, "of the cells further back are touched"],
         ["stay", share, "of the picks stay for the next query drawn"],
-        ["drift", moved, "positions that the middle pick moves as the query moves on"],
+        ["drift", share, "of the distant picks move along with the query"],
       ];
       facts.replaceChildren(...said.map(([key, show, means]) => {
         const box = document.createElement("p"), note = document.createElement("span");

@@ -17,9 +17,9 @@ def looks(trace: Trace, most: int = SPREAD) -> Iterator[dict[str, Any]]:
 
     near: share of picks within the last max(16, length / 16) positions, the query's own included; spread: share of the
     cells before those that the picks touch; stay: share of a query's picks that the query before it (of
-    those drawn) had too; drift: positions that the median pick moves per position that the query moves. Queries
-    without a choice (they see no more than those last positions, or pick all they see) say nothing of the first three
-    and are left out; None stands where there are no others.
+    those drawn) had too; drift: share of the picks before those last positions that the query drawn before had at the
+    same distance: a set that moves along with the query. Queries without a choice (they see no more than those last
+    positions, or pick all they see) say nothing and are left out; None stands where there are no others.
     """
     width = max(1, -(-trace.length // CELLS))
     recent = max(16, trace.length // 16)
@@ -28,13 +28,14 @@ def looks(trace: Trace, most: int = SPREAD) -> Iterator[dict[str, Any]]:
         rows = [picks[q] for q in queries]
         chose = [q >= recent and 0 < len(row) <= q for q, row in zip(queries, rows, strict=True)]
         shapes = [shape_of(row, q, width, recent) for q, row, c in zip(queries, rows, chose, strict=True) if c]
-        stays = [float(torch.isin(rows[n], rows[n - 1]).double().mean()) for n in range(1, len(rows))
-                 if chose[n] and chose[n - 1]]  # fmt: skip
+        pairs = [n for n in range(1, len(rows)) if chose[n] and chose[n - 1]]
+        stays = [float(torch.isin(rows[n], rows[n - 1]).double().mean()) for n in pairs]
+        drifts = [moved(rows[n - 1], rows[n], queries[n - 1], queries[n], recent) for n in pairs]
         yield {
             "layer": layer, "head": head, "bin": width, "length": trace.length, "queries": queries,
             "cells": [hexed(row, width, trace.length) for row in rows], "count": [len(row) for row in rows],
             "near": mean([near for near, _ in shapes]), "spread": mean([spread for _, spread in shapes]),
-            "stay": mean(stays), "drift": drift(queries, rows),
+            "stay": mean(stays), "drift": mean(drifts),
         }  # fmt: skip
 
 
@@ -65,18 +66,10 @@ def hexed(row: Tensor, width: int, length: int) -> str:
     return "".join(f"{int(d):x}" for d in digits)
 
 
-def drift(queries: list[int], rows: list[Tensor]) -> float | None:
-    """Slope of the median pick over the query: 1 for a window that moves along, 0 for a set that stays where it is.
-
-    Queries whose set is nearly all they can see say nothing: only the second half is looked at.
-    """
-    pairs = [(q, float(row.double().median())) for q, row in zip(queries, rows, strict=True) if len(row)]
-    pairs = pairs[len(pairs) // 2 :]
-    if len(pairs) < 3:
-        return None
-    x, y = torch.tensor(pairs, dtype=torch.float64).T
-    x, y = x - x.mean(), y - y.mean()
-    return float((x * y).sum() / (x * x).sum())
+def moved(before: Tensor, row: Tensor, query_before: int, query: int, recent: int) -> float | None:
+    """Share of the picks beyond `recent` that stand where the earlier query's do, as seen from the query."""
+    far = row[row <= query - recent]
+    return float(torch.isin(far - (query - query_before), before).double().mean()) if len(far) else None
 
 
 def mean(values: list[Any]) -> float | None:

@@ -22,6 +22,10 @@ def _most(look: Json, key: str, most: float) -> bool:
     return look[key] is not None and look[key] <= most
 
 
+def _drifts(look: Json) -> bool:
+    return _most(look, "near", 0.5) and _least(look, "drift", 0.5) and _most(look, "stay", 0.5)
+
+
 PICTURES = (
     Picture(
         "only-recent", "It only looks at the recent past", lambda n: _least(n, "near", 0.9),
@@ -34,8 +38,8 @@ PICTURES = (
         "k is large against what these layers know to look for, or scores are flat: a larger k, or leave them dense",
     ),
     Picture(
-        "drifting", "Its choice drifts with the query", lambda n: _most(n, "near", 0.5) and _least(n, "drift", 0.7),
-        "in most layers half of the picks are not recent, yet the median pick moves at 0.7 of the query's pace or more",
+        "drifting", "Its choice drifts with the query", _drifts,
+        "in most layers half of the picks are not recent, and half of those keep their distance to the query, not their place",
         "look for an offset in positions or a rope applied twice or not at all in the scores",
     ),
     Picture(
