@@ -39,7 +39,7 @@ PICTURES = (
     ),
     Picture(
         "drifting", "Its choice drifts with the query", _drifts,
-        "in most layers half of the picks are not recent, and half of those keep their distance to the query, not their place",
+        "in most layers half of the picks are not recent, and half of those keep their distance to the query",
         "look for an offset in positions or a rope applied twice or not at all in the scores",
     ),
     Picture(
