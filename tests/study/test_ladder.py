@@ -58,6 +58,10 @@ def test_losses_add_up(found):
     for before, rung in zip(chain, chain[1:], strict=False):
         assert rung["own"] == pytest.approx(rung["nll"] - before["nll"], abs=1e-12)
         assert rung["perplexity"] == pytest.approx(math.exp(rung["nll"]), rel=1e-9)
+    for rung in chain:
+        if rung["name"] in ("narrow", "approximate", "reuse"):
+            assert [layer["layer"] for layer in rung["alone_layers"]] == [0, 1, 2]
+            assert all(0 < layer["overlap"] <= 1 for layer in rung["alone_layers"])
     side = next(r for r in ladder["rungs"] if r["side"])
     lowrank = next(r for r in ladder["rungs"] if r["name"] == "low-rank")
     assert side["own"] == pytest.approx(side["nll"] - lowrank["nll"], abs=1e-12) and side["alone"] is None

@@ -63,6 +63,10 @@ def test_ranking_and_exemption(bench, tmp_path):
     assert found["exempt"][0]["layers"] == [] and len(found["exempt"][1]["layers"]) == 1
     worst = max(found["layers"], key=lambda row: row["cost"])["layer"]
     assert found["exempt"][1]["layers"] == [worst]
+    # A larger k costs less over all layers, and the section's own k is among those priced.
+    totals = [sum(row["cost"] for row in entry["layers"]) for entry in found["by_k"]]
+    assert [entry["k"] for entry in found["by_k"]] == [8, 16, 32, 64] and totals == sorted(totals, reverse=True)
+    assert [row["cost"] for row in found["by_k"][1]["layers"]] == [row["cost"] for row in found["layers"]]
     # An exempted layer reads everything.
     assert found["exempt"][1]["bytes_per_token"] > found["exempt"][0]["bytes_per_token"]
     assert {row["head"] for row in found["checked"]} >= {-1}

@@ -94,7 +94,7 @@ def ladder(bench: Bench, store: Store) -> dict[str, Any]:
         if rung.by_itself is not None:
             settings = {"tokens": tokens, "policy": repr(rung.by_itself)}
             alone = store.part("ladder", f"{rung.name} alone", settings, partial(lost, bench, rung, tokens))
-            row["alone"] = alone - base["nll"]
+            row |= {"alone": alone["nll"] - base["nll"], "alone_layers": alone["layers"]}
     summed = [row for row in rows if not row["side"]]
     total = summed[-1]["nll"] - summed[0]["nll"]
     alone = sum(row["alone"] for row in summed)
@@ -120,7 +120,8 @@ def climb(bench: Bench, rung: Rung, tokens: int) -> dict[str, Any]:
     return numbers
 
 
-def lost(bench: Bench, rung: Rung, tokens: int) -> float:
-    """nll of the rung's stage by itself."""
+def lost(bench: Bench, rung: Rung, tokens: int) -> dict[str, Any]:
+    """nll of the rung's stage by itself, and by layer how much of the exact set it finds."""
     assert rung.by_itself is not None
-    return bench.trial(rung.by_itself, tokens, f"{rung.label}, alone").nll
+    trial = bench.trial(rung.by_itself, tokens, f"{rung.label}, alone")
+    return {"nll": trial.nll, "layers": [{"layer": n.layer, "overlap": n.overlap} for n in trial.watch.layers]}

@@ -42,10 +42,11 @@ def divergence(dense: Tensor, sparse: Tensor, first: int = 0) -> Divergence:
     rows = []
     for d, s in zip(dense.split(_ROWS), sparse.split(_ROWS), strict=True):
         log_d, log_s = torch.log_softmax(d, -1), torch.log_softmax(s, -1)
-        rows.append(torch.nn.functional.kl_div(log_s, log_d, reduction="none", log_target=True).double().sum(-1))
+        kl = torch.nn.functional.kl_div(log_s, log_d, reduction="none", log_target=True)
+        rows.append(kl.sum(-1, dtype=torch.float64))
     # Equal rows may come out a rounding below zero.
-    kl = torch.cat(rows).clamp(min=0.0)
-    return Divergence(float(kl.mean()), float(kl.max()), first + int(kl.argmax()))
+    whole = torch.cat(rows).clamp(min=0.0)
+    return Divergence(float(whole.mean()), float(whole.max()), first + int(whole.argmax()))
 
 
 def probabilities(seen: Seen, rows: int) -> Tensor:

@@ -50,6 +50,10 @@ def sensitivity(bench: Bench, store: Store) -> dict[str, Any]:
                                 partial(measured, bench, policy, tokens, layer, head))}
         for layer, head, cost in dict.fromkeys(asked)
     ]  # fmt: skip
+    by_k = [{"k": k, "layers": store.part("sensitivity", f"pass at k {k}", settings,
+                                          partial(priced, bench, Policy(k=k), tokens))}
+            for k in sorted({max(1, policy.k // 2), 2 * policy.k, 4 * policy.k}) if k < tokens]  # fmt: skip
+    by_k = sorted([*by_k, {"k": policy.k, "layers": layers}], key=lambda row: row["k"])
     exempt = []
     for count in (0, *(n for n in EXEMPT if n < len(by_layer))):
         spared = sorted(row["layer"] for row in by_layer[:count])
@@ -60,6 +64,8 @@ def sensitivity(bench: Bench, store: Store) -> dict[str, Any]:
     return {
         "k": policy.k, "tokens": tokens, "scored": [tokens // 2, tokens], "policy": f"exact top-{policy.k} per layer",
         "layers": layers, "ranked": ranked[:LISTED], "checked": checked, "exempt": exempt,
+        "by_k": [{"k": row["k"], "layers": [{"layer": n["layer"], "cost": n["cost"]} for n in row["layers"]]}
+                 for row in by_k],
     }  # fmt: skip
 
 
