@@ -123,7 +123,11 @@ def sensitivity(dice: random.Random, layers: int, heads: int, dense: float, byte
             "perplexity": dense * math.exp(lost), "delta": math.expm1(lost),
             "bytes_per_token": int(bytes_dense * (0.0957 + 0.031 * len(left))),
         })  # fmt: skip
-    return {"layers": rows, "ranked": ranked, "checked": checked, "exempt": exempt}
+    by_k = [
+        {"k": k, "layers": [{"layer": row["layer"], "cost": row["cost"] * 256 / k + 1e-6 * at} for row in rows]}
+        for at, k in enumerate((128, 256, 512))
+    ]
+    return {"layers": rows, "ranked": ranked, "checked": checked, "exempt": exempt, "by_k": by_k}
 
 
 def reuse(dice: random.Random, layers: int, dense: float) -> Json:

@@ -7,7 +7,7 @@ from tilesieve.report.figure import Panel, bars, counted, layout, line, named
 from tilesieve.report.frame import Group, Section, aside, scope
 from tilesieve.report.heatmap import layers_by_heads
 from tilesieve.report.markup import esc
-from tilesieve.report.palette import Look
+from tilesieve.report.palette import DASHES, Look
 from tilesieve.report.tables import Entry, listing
 from tilesieve.report.tidy import Json
 
@@ -20,10 +20,14 @@ EVEN = Look("even", "as estimated", "#7a8290", "dash", "none")
 def section(study: Json) -> Section:
     """From the map of all heads down to the few that matter."""
     part = study["sections"]["sensitivity"]
-    panels = [panel for panel in (_map(part), _layers(part), _checked(part), _ranked(part), _exempt(part)) if panel]
+    panels = [
+        panel
+        for panel in (_map(part), _layers(part), _by_k(part), _checked(part), _ranked(part), _exempt(part))
+        if panel
+    ]
     note = (
-        "The cost in nats per token of making one layer or one head sparse while all others stay dense, to first "
-        "order. Orange loses, blue gains."
+        "The cost in nats per token of making one layer or one head sparse while all others stay dense, "
+        "estimated for all of them from one pass with gradients. Orange loses, blue gains."
     )
     policy = f"Policy: {part['policy']}." if part["policy"] and panels else ""
     return Section("sensitivity", "Sensitivity", note, (aside(policy, scope(part) if panels else ""), Group(panels)))
@@ -49,7 +53,7 @@ def _map(part: Json) -> Panel | None:
         return None
     figure, table = made
     figure["data"][0]["hovertemplate"] = "head %{x}, layer %{y}<br>%{z:+.3g} nats / token<extra></extra>"
-    return Panel("plot-sensitivity", "Cost by layer and head", "Nats per token, first order.", figure, table, wide=True)
+    return Panel("plot-sensitivity", "Cost by layer and head", "Nats per token, estimated.", figure, table, wide=True)
 
 
 def _layers(part: Json) -> Panel | None:
@@ -69,6 +73,30 @@ def _layers(part: Json) -> Panel | None:
     table = listing("Cost by layer", f"{PATH}.layers", part["layers"], entries)
     caption = "Only this layer sparse, all its heads together."
     return Panel("plot-sensitivity-layers", "Cost by layer", caption, {"data": [trace], "layout": frame}, table)
+
+
+def _by_k(part: Json) -> Panel | None:
+    rows = [(at, row) for at, row in enumerate(part["by_k"]) if row["layers"]]
+    if len(rows) < 2:
+        return None
+    looks = [Look(f"k{row['k']}", f"k {words.whole(row['k'])}", COST.color, dash, "circle")
+             for (_, row), dash in zip(rows, DASHES, strict=False)]  # fmt: skip
+    traces = [
+        line(look, [n["layer"] for n in row["layers"]], [n["cost"] for n in row["layers"]],
+             "layer %{x}: %{y:+.4g} nats / token")
+        for look, (_, row) in zip(looks, rows, strict=False)
+    ]  # fmt: skip
+    for trace, (at, _) in zip(traces, rows, strict=False):
+        trace["line"] = {**trace["line"], "width": 1 + 0.7 * at}
+    layers = [n["layer"] for n in rows[0][1]["layers"]]
+    frame = layout("layer", "nats per token", xaxis=counted(layers), yaxis={"zeroline": True})
+    entries = (Entry("layer", "layer", words.whole), Entry("cost", "cost, nats", six))
+    table = listing("Budgets", f"{PATH}.by_k", part["by_k"], (Entry("k", "k", words.whole),)) + "".join(
+        listing(f"k {words.whole(row['k'])}", f"{PATH}.by_k.{at}.layers", row["layers"], entries) for at, row in rows
+    )
+    said = ", ".join(f"{look.dash} {look.label}" for look in looks)
+    caption = f"Only this layer sparse, at several k: {said}; the thicker the line, the larger k."
+    return Panel("plot-sensitivity-k", "Cost by layer and k", caption, {"data": traces, "layout": frame}, table)
 
 
 def _ranked(part: Json) -> Panel | None:

@@ -31,6 +31,7 @@ SENSITIVITY = _numbers(
     "k tokens", scored=NUMBERS, policy=TEXT, layers=(_numbers("layer cost overlap", heads=NUMBERS),),
     ranked=(_numbers("layer head cost"),), checked=(_numbers("layer head estimated measured"),),
     exempt=(_numbers("perplexity delta bytes_per_token", layers=NUMBERS, label=TEXT),),
+    by_k=(_numbers("k", layers=(_numbers("layer cost"),)),),
 )  # fmt: skip
 REUSE = _numbers(
     "k tokens", scored=NUMBERS, turn=(_numbers("layer median p10"),),
