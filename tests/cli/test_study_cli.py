@@ -46,6 +46,17 @@ def test_compare(studies, tmp_path, capsys):
     assert second["runs"][0]["perplexity"] == first["runs"][0]["perplexity"]
 
 
+def test_compare_shows_both_where_labels_differ(studies, model_folder, text_file, tmp_path, capsys):
+    """The same name for another way to score: the numbers of one must not stand under the words of the other."""
+    other = tmp_path / "other"
+    sizes = ["--tokens", "128", "--steps", "4", "--budgets", "8", "--k", "8", "--scoring", "pca", "--d-score", "4"]
+    assert cli.main(["study", "--model", str(model_folder), "--text", str(text_file), *sizes, "--out", str(other)]) == 0
+    capsys.readouterr()
+    assert cli.main(["study", "--compare", str(studies[0]), str(other), "--out", str(tmp_path)]) == 0
+    flat = " ".join(capsys.readouterr().out.split())
+    assert "slow pairs d8 int8 + ends 8 → pca d4 int8 + ends 8" in flat
+
+
 def test_a_trace_of_its_own(studies, tmp_path, capsys):
     trace = studies[1] / "trace-exact-16.jsonl"
     out = tmp_path / "out"
@@ -86,7 +97,12 @@ def test_refusals(words, said, tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [("{", "not JSON"), ("[]", "no study"), ('{"meta": {}, "schema": 1}', "of schema 1; this version reads 2")],
+    [
+        ("{", "not JSON"), ("[]", "no study"), ('{"meta": {}, "schema": 1}', "of schema 1; this version reads 2"),
+        ('{"meta": {}, "schema": 2}', "runs is missing or damaged"),
+        ('{"meta": {}, "schema": 2, "runs": [{"name": "a"}], "findings": [], "timeline": [], "sections": {}}',
+         "runs[0] is missing or damaged"),
+    ],
 )  # fmt: skip
 def test_bad_study_files(content, said, tmp_path, capsys):
     (tmp_path / "study.json").write_text(content)

@@ -1,12 +1,16 @@
 """Each symptom fires on the numbers it is meant for, on the right side of its threshold, and none on dense."""
 
 import copy
+import random
 
 import pytest
+import torch
 
 from tilesieve.study.diagnose import diagnose
+from tilesieve.study.looks import looks
 from tilesieve.study.plan import Plan
 from tilesieve.study.run import run_study
+from tilesieve.study.trace import Trace
 
 
 def look(layer=0, near=0.6, spread=0.2, stay=0.5, drift=0.1, run="exact-64"):
@@ -38,7 +42,8 @@ def healthy():
         "sections": {
             "ladder": {"k": 64, "tokens": 1024, "total": 0.004,
                        "rungs": [rung("dense", 0.0, 0.0), rung("approximate"), rung("reuse")]},
-            "retrieval": {"k": 64, "runs": [{"name": "dense", "label": "dense", "cells": cells},
+            "retrieval": {"k": 64, "ks": [32], "lengths": [512],
+                          "runs": [{"name": "dense", "label": "dense", "cells": cells},
                                             {"name": "narrow", "label": "int8", "cells": copy.deepcopy(cells)}]},
             "latent": {"rows": [{"ratio": 8, "where": "before rope", "delta": 0.01}]},
             "gather": {"layouts": layouts, "runs_by_layer": [30.0, 32.0, 40.0],
@@ -89,7 +94,7 @@ def test_symptoms(id_, path, past, before):
 def test_stages_of_the_ladder(id_, row):
     study = healthy()
     study["sections"]["ladder"]["rungs"][row]["alone"] = 0.011
-    assert fired(study) == {id_}
+    assert fired(study) == set()  # by itself, not where it stands
     study["sections"]["ladder"]["rungs"][row]["own"] = 0.011
     assert fired(study) == {id_, "stage"}
     stage = next(f for f in diagnose(study) if f["id"] == "stage")
@@ -104,7 +109,7 @@ def test_gather_ways(id_, kind):
         if all(row[key] == value for key, value in kind.items()):
             row["seconds"] = 1.3
     assert fired(study) == {id_}
-    # One layout that is good is enough: the finding is about the best one.
+    # One layout that is good is enough.
     next(r for r in study["sections"]["gather"]["layouts"] if r["seconds"] == 1.3)["seconds"] = 1.1
     assert fired(study) == set()
 
@@ -112,8 +117,8 @@ def test_gather_ways(id_, kind):
 @pytest.mark.parametrize(
     ("id_", "shown"),
     [
-        ("only-recent", {"near": 0.95}), ("global", {"near": 0.3, "spread": 0.7}),
-        ("drifting", {"near": 0.4, "drift": 0.6, "stay": 0.2}), ("stuck", {"near": 0.4, "stay": 0.95}),
+        ("only-recent", {"near": 0.95}), ("global", {"near": 0.3, "spread": 0.7, "stay": 0.4}),
+        ("drifting", {"near": 0.4, "drift": 0.6}), ("stuck", {"near": 0.4, "stay": 0.95}),
     ],
 )  # fmt: skip
 def test_the_four_pictures(id_, shown):
@@ -126,6 +131,40 @@ def test_the_four_pictures(id_, shown):
     assert fired(study) == set()  # half is not most
 
 
+def test_retrieval_asks_each_length_for_its_own_k():
+    """k 512 of the longest text, 64 of the shortest: the short cells are sparse all the same."""
+    study = healthy()
+    study["sections"]["retrieval"] |= {"k": 512, "ks": [64], "lengths": [512]}
+    study["sections"]["retrieval"]["runs"][1]["cells"][0]["logprob"] = -9.0
+    assert fired(study) == {"retrieval"}
+    study["sections"]["retrieval"]["ks"] = [512]  # everything selected
+    assert fired(study) == set()
+
+
+def picture_of(picks, length=1024):
+    """What fires on the picks of one layer: query -> positions."""
+    trace = Trace(length, {(0, -1): {q: torch.tensor(sorted(set(p)), dtype=torch.int32) for q, p in picks.items()}})
+    return fired({"meta": {}, "runs": [], "timeline": [{"run": "t", **look} for look in looks(trace)], "sections": {}})
+
+
+QUERIES = range(127, 1024, 16)
+
+
+@pytest.mark.parametrize("k", [32, 64, 120])
+def test_pictures_from_picks(k):
+    dice = random.Random(k)
+    assert picture_of({q: range(q - k + 1, q + 1) for q in QUERIES}) == {"only-recent"}
+    places = dice.sample(range(3 * k), k - 2)
+    assert picture_of({q: [*places, q - 1, q] for q in QUERIES[24:]}) == {"stuck"}
+    assert picture_of({q: [*range(20, 18 + k), q - 1, q] for q in QUERIES[24:]}) == {"stuck"}  # a block, too
+    far = sorted(dice.sample(range(200), k - 8))
+    assert picture_of({q: [*(q - 250 - p for p in far), *range(q - 7, q + 1)] for q in QUERIES[24:]}) == {"drifting"}
+    assert picture_of({q: dice.sample(range(q + 1), k) for q in QUERIES}) == {"global"}
+    # A few landmarks and the surroundings: what a healthy layer looks like.
+    marks = dice.sample(range(100), k // 4)
+    assert picture_of({q: [*marks, *range(q - k // 2, q + 1)] for q in QUERIES}) == set()
+
+
 def test_what_is_not_measured_says_so():
     found = diagnose({"meta": {}, "runs": [], "timeline": [], "sections": {}})
     assert all(f["value"] is None and not f["fired"] and f["evidence"] for f in found)
@@ -134,7 +173,7 @@ def test_what_is_not_measured_says_so():
 
 def test_none_fires_on_dense(model_folder, text_file, tmp_path):
     """Runs that select everything are dense, whatever they cost."""
-    study = run_study(Plan(model_folder, text_file, tokens=128, steps=6, budgets=(128,), budget=128), tmp_path)
-    # The ladder's half of the text, and its half of k.
-    assert len(study["runs"]) == 5 and study["sections"]["ladder"]["k"] == 64
+    plan = Plan(model_folder, text_file, tokens=128, steps=6, budgets=(128,), budget=128, full=True)
+    study = run_study(plan, tmp_path)
+    assert len(study["runs"]) == 5 and study["sections"]["ladder"]["k"] == 128 and study["sections"]["latent"]["rows"]
     assert [f["id"] for f in study["findings"] if f["fired"]] == []

@@ -41,7 +41,7 @@ def test_a_decode_trace(tmp_path):
 def test_without_consecutive_queries(tmp_path):
     study = run_trace(traced(tmp_path / "t.jsonl", range(500, 564, 2)), tmp_path)
     assert study["overlaps"]["steps"] == [] and study["overlaps"]["layers"][0][1] == 1.0
-    assert study["sections"]["gather"] == {"hot": [], "runs_by_layer": [2.0] * 3}
+    assert study["sections"]["gather"] == {"hot": [], "runs_by_layer": [2.0] * 3, "layer_ids": [0, 1, 2]}
     assert study["meta"]["model"] is None and len(study["timeline"][0]["queries"]) == 32
 
 

@@ -67,4 +67,19 @@ def test_overlap_counts_only_what_a_row_sees():
     dense = torch.tensor([[[1.0, 0.0, 0.0, 0.0], [0.4, 0.6, 0.0, 0.0], [0.1, 0.2, 0.7, 0.0], [0.4, 0.3, 0.2, 0.1]]])
     mask = torch.tensor([[[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [0, 0, 1, 1]]]).bool()
     # Ideal pairs: {0}, {0,1}, {1,2}, {0,1}: hits 1, 1, 1/2, 0.
-    assert overlap(dense, mask, 2) == pytest.approx((1 + 1 + 0.5 + 0) / 4)
+    assert overlap(dense, mask) == pytest.approx((1 + 1 + 0.5 + 0) / 4)
+
+
+def test_overlap_grants_the_kept_ends():
+    """Weights say {1, 2} for row 3; with the row itself kept the ideal is {1, 3}, with the first kept too {0, 3}."""
+    dense = torch.tensor([[[0.1, 0.5, 0.3, 0.1]]])
+
+    def of(*picks, **ends):
+        mask = torch.zeros(1, 1, 4, dtype=torch.bool)
+        mask[..., list(picks)] = True
+        return overlap(dense, mask, **ends)
+
+    assert of(1, 2) == 1.0 and of(1, 3) == 0.5
+    assert of(1, 3, last=1) == 1.0 and of(1, 2, last=1) == 0.5
+    assert of(0, 3, first=1, last=1) == 1.0
+    assert of(1, 2, 3, last=1) == 1.0  # a row that reads more is held against as many

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -63,8 +64,8 @@ def test_more_budget_keeps_more_mass_and_exact_overlaps_itself(finished):
     found = runs(finished[0])
     masses = [found[f"exact-{k}"]["mass_mean"] for k in (8, 16, 32)]
     assert masses == sorted(masses) and 0.2 < masses[0] < masses[2] < 1
-    # A run keeps the token itself (last = 1), the ideal set need not: at most one of k differs.
-    assert all(1 - 1 / k <= found[f"exact-{k}"]["overlap"] <= 1 for k in (8, 16, 32))
+    # The same sum of the same weights, taken in another order: a tie may fall otherwise.
+    assert all(found[f"exact-{k}"]["overlap"] > 0.999 for k in (8, 16, 32))
     assert found["window-16"]["overlap"] < 0.6
     assert found["exact-16"]["kl_mean"] < found["window-16"]["kl_mean"]
 
@@ -143,9 +144,37 @@ def test_a_killed_study_resumes(plan, tmp_path):
     assert third == ["reading"]
 
 
+def test_a_damaged_line_costs_only_itself(finished, plan, tmp_path):
+    """The disk ate a row in the middle: the rows after it stand for themselves."""
+    study, out = finished
+    again = shutil.copytree(out, tmp_path / "again")
+    path = again / "study.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    at = next(n for n, line in enumerate(lines) if '"exact-16"' in line)
+    lines[at] = lines[at][:200] + "\n"
+    path.write_text("".join(lines))
+    said = []
+    found = run_study(plan, again, tell=lambda what, share: said.append(what))
+    assert {what for what in said if what.startswith(("shared", "slow", "4 sinks"))} == {"shared top-k 16"}
+    assert [run["perplexity"] for run in found["runs"]] == [run["perplexity"] for run in study["runs"]]
+
+
+def test_asking_for_less_takes_nothing_away(model_folder, text_file, tmp_path):
+    small = Plan(model_folder, text_file, tokens=64, steps=1, budgets=(8,), budget=8)
+    full = run_study(replace(small, full=True), tmp_path)
+    said = []
+    again = run_study(small, tmp_path, tell=lambda what, share: said.append(what))
+    assert said == ["reading"] and again["sections"] == full["sections"] and "latent" in again["sections"]
+
+
+def test_a_refused_study_leaves_no_folder(plan, tmp_path):
+    with pytest.raises(ValueError, match="no such file"):
+        run_study(replace(plan, text=tmp_path / "none.txt"), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_rows_of_another_model_do_not_count(plan, tmp_path, model_folder):
     """Same names, same sizes, other numbers: the finished rows are another study's."""
-    import shutil
 
     from safetensors.torch import load_file, save_file
 

@@ -24,11 +24,16 @@ def show(console: Console, a: dict[str, Any], b: dict[str, Any], names: tuple[st
     for name, run in both[0].items():
         if name in both[1]:
             other = both[1][name]
-            table.add_row(run["label"], *(change(run.get(key), other.get(key), form) for _, key, form in COLUMNS))
+            label = run["label"] if run["label"] == other["label"] else f"{run['label']} → {other['label']}"
+            table.add_row(label, *(change(run.get(key), other.get(key), form) for _, key, form in COLUMNS))
     console.print(table)
     for key in ("model", "text", "tokens", "dtype"):
         if a["meta"].get(key) != b["meta"].get(key):
             console.print(f"{key}: {a['meta'].get(key)} → {b['meta'].get(key)}")
+    ladders = [study["sections"].get("ladder") or {} for study in (a, b)]
+    for key in ("tokens", "k"):
+        if ladders[0].get(key) != ladders[1].get(key):
+            console.print(f"ladder, {key}: {ladders[0].get(key)} → {ladders[1].get(key)}")
     for here, there, name in ((0, 1, names[0]), (1, 0, names[1])):
         only = [run["label"] for n, run in both[here].items() if n not in both[there]]
         if only:

@@ -27,7 +27,7 @@ def study(
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Tokens to continue greedily [32]")] = None,
     out: Annotated[Path, typer.Option(help="Folder of study.jsonl, study.json and report.html")] = Path("out/study"),
-    quick: Annotated[bool, typer.Option("--quick", help="1024 tokens: a first look in about a minute")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="1024 tokens: a first look in a minute or two")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over, even where finished rows could be used")] = False,
     full: Annotated[
         bool, typer.Option("--full", help="All sections, the ladder on the whole text: about half an hour")
@@ -61,6 +61,16 @@ def study(
         studied(Plan(model, text, full=full, **{**(QUICK if quick else {}), **given}), out, fresh)
 
 
+def wide_console() -> Any:
+    """A pipe or a file has no width; the tables need this much."""
+    from rich.console import Console
+
+    console = Console()
+    if not console.is_terminal:
+        console.width = max(console.width, 140)
+    return console
+
+
 def alone(trace: Path | None, compare: tuple[Path, Path] | None, others: list[str]) -> None:
     """--trace and --compare read what is finished; a model has no place there. Raises ValueError."""
     if trace is not None and compare is not None:
@@ -70,12 +80,10 @@ def alone(trace: Path | None, compare: tuple[Path, Path] | None, others: list[st
 
 
 def studied(plan: Any, out: Path, fresh: bool) -> None:
-    from rich.console import Console
-
     from tilesieve.cli.summary import findings, ladder, progress, show
     from tilesieve.study.run import run_study
 
-    console = Console()
+    console = wide_console()
     with progress(console) as tell:
         result = run_study(plan, out, fresh=fresh, tell=tell, command=shlex.join(["tilesieve", *sys.argv[1:]]))
     show(console, result)
@@ -86,12 +94,10 @@ def studied(plan: Any, out: Path, fresh: bool) -> None:
 
 def traced(trace: Path, out: Path) -> None:
     """A trace from elsewhere: its timelines, overlaps and findings."""
-    from rich.console import Console
-
     from tilesieve.cli.summary import findings
     from tilesieve.study.foreign import run_trace
 
-    console = Console()
+    console = wide_console()
     result = run_trace(trace, out)
     findings(console, result)
     written(console, result, out)
@@ -99,14 +105,12 @@ def traced(trace: Path, out: Path) -> None:
 
 def compared(a: Path, b: Path, out: Path) -> None:
     """Two studies side by side, in the terminal and as a page."""
-    from rich.console import Console
-
     from tilesieve.cli.compare import show
     from tilesieve.report import write_compare
     from tilesieve.study.store import read_study
 
     first, second = read_study(a), read_study(b)
-    console = Console()
+    console = wide_console()
     show(console, first, second, names=(str(a), str(b)))
     console.print(f"\nreport   {write_compare(first, second, out / 'compare.html')}")
 
@@ -124,11 +128,9 @@ def report(
     folder: Annotated[Path, typer.Argument(help="Folder of a study.json")],
 ) -> None:
     """Write report.html and the PNGs of a finished study again, from its study.json."""
-    from rich.console import Console
-
     from tilesieve.study.store import read_study
 
-    written(Console(), read_study(folder), folder if folder.is_dir() else folder.parent)
+    written(wide_console(), read_study(folder), folder if folder.is_dir() else folder.parent)
 
 
 def numbers(text: str) -> tuple[int, ...]:

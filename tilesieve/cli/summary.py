@@ -68,7 +68,8 @@ def show(console: Console, study: dict[str, Any]) -> None:
         padding=(0, 1),
         title=f"{meta['model']} on {meta['text']}: {meta['tokens']} tokens, perplexity over {meta['scored'][0]} to "
         f"{meta['scored'][1]}",
-        caption="mass: share of dense attention on the selected positions, last 256 rows. MB = 1e6 bytes that the "
+        caption=f"mass: share of dense attention on the selected positions, last {meta['rows_looked']} rows. "
+        "MB = 1e6 bytes that the "
         f"attention of one decoded token must move at the least, all layers, at full context ({meta['dtype']}). "
         "≠ at: first token of the continuation that is not dense's.",
     )

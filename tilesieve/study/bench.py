@@ -117,6 +117,8 @@ class Bench:
         """The policy over the first `tokens`: every row of every layer that may select does."""
         dense = self.dense(tokens)
         book, watch, began = Ledger(), Watch() if watch is None else watch, time.perf_counter()
+        if policy.scoring.kind != "window":  # a window keeps nothing but ends; it is held against the free choice
+            watch.first, watch.last = policy.first, policy.last
         session = Session.new(self.shape, policy, tokens=tokens, prompt=dense.scored_from)
         self.watched(session, book, label, watch)
         with book.phase("pass"):

@@ -24,7 +24,8 @@ def assemble(plan: Plan, shape: Shape, store: Store, model: Path, text: Path, co
     dense_bytes = runs[DENSE.name]["bytes_per_token"]
     meta = {
         "model": model.name, "text": text.name, "tokens": plan.tokens, "scored": [plan.scored_from, plan.tokens],
-        "k": plan.budget, "dense_layers": dense_layers(shape, runs),
+        "k": plan.budget, "rows_looked": next((run["looked"] for run in runs.values() if run["looked"]), None),
+        "dense_layers": dense_layers(shape, runs),
         "layers": shape.layers, "heads": shape.heads, "kv_heads": shape.kv_heads, "head_dim": shape.head_dim,
         "dtype": str(DTYPE).removeprefix("torch."),
         "versions": versions(),

@@ -5,7 +5,7 @@ model looked are in pictures.py. A run that leaves nothing out is dense, and not
 """
 
 from tilesieve.study.findings import Finding, Json, named, of, percent, selecting, worst
-from tilesieve.study.pictures import pictures
+from tilesieve.study.pictures import leaves_out, pictures
 
 FULL = "Not measured here: run with --full."
 NONE = "Nothing was left out, or nothing was measured."
@@ -29,8 +29,7 @@ def stage(study: Json) -> Finding:
     said = NONE
     if rung is not None and own is not None:
         total = study["sections"]["ladder"]["total"]
-        said = (f"Of {total:+.4f} nats a token in all, “{rung['label']}” adds {own:+.4f}: {rung['adds']}. "
-                f"Worst token: {rung['worst_at']}.")  # fmt: skip
+        said = f"The costliest, “{rung['label']}” ({rung['adds']}), adds {own:+.4f} nats a token; all {total:+.4f}."
     remedies = {
         "per-head": "a larger k, or let the layers that the sensitivity section ranks first stay dense",
         "shared": "one set per kv head (policy.share), or another vote of the heads",
@@ -41,7 +40,7 @@ def stage(study: Json) -> Finding:
     }
     name = rung["name"] if rung is not None else ""
     return Finding(
-        "stage", "One stage loses most of the quality", own, 0.01,
+        "stage", "A stage of the approximation loses quality", own, 0.01,
         "a single rung of the ladder adds more than 0.01 nats per token (1 % of perplexity)",
         said, remedies.get(name, "–"), "ladder",
     )  # fmt: skip
@@ -53,11 +52,12 @@ def retrieval(study: Json) -> Finding:
     dense = named(of(section or {}, "runs"), "dense")
     value, said = None, FULL if section is None else NONE
     if section is not None and dense is not None:
+        budgets = dict(zip(section["lengths"], section.get("ks") or [], strict=False))  # k goes with the length
         lost = [
             {"run": run, "cell": cell, "lost": base["logprob"] - cell["logprob"]}
             for run in section["runs"] if run["name"] not in ("dense", "window")  # a window is not expected to find it
             for cell, base in zip(run["cells"], dense["cells"], strict=True)
-            if section["k"] < cell["length"] and base["right"] >= 0.5
+            if budgets.get(cell["length"], section["k"]) < cell["length"] and base["right"] >= 0.5
         ]  # fmt: skip
         row, value = worst(lost, lambda r: r["lost"])
         if row is not None and value is not None:
@@ -118,33 +118,33 @@ def scores_disagree(study: Json) -> Finding:
 
 def local_k(study: Json) -> Finding:
     row = named(rungs(study), "approximate")
-    value = None if row is None else max(row["own"], row["alone"])
+    value = None if row is None else row["own"]
     said = NONE if row is None else (f"{row['label']} costs {row['own']:+.4f} nats a token on the ladder, "
                                      f"{row['alone']:+.4f} on exact scores.")  # fmt: skip
     return Finding(
         "local-k", "The local k is too small", value, 0.01,
-        "approximate top-k costs more than 0.01 nats per token: positions ranked after the cut of their block are gone",
+        "on the ladder, approximate top-k costs more than 0.01 nats per token: what its block cut off is gone",
         said, "twice the local k (16 where 8 was cut), smaller blocks, or exact selection", "ladder",
     )  # fmt: skip
 
 
 def reuse(study: Json) -> Finding:
     row = named(rungs(study), "reuse")
-    value = None if row is None else max(row["own"], row["alone"])
+    value = None if row is None else row["own"]
     said = NONE if row is None else (f"Keeping a set for 4 steps costs {row['own']:+.4f} nats a token on the ladder, "
                                      f"{row['alone']:+.4f} on exact selection.")  # fmt: skip
     return Finding(
         "reuse", "Sets are kept for too long", value, 0.01,
-        "keeping a set for 4 steps costs more than 0.01 nats per token", said,
-        "reselect more often, or by the cosine of adjacent queries; keep more recent positions", "reuse",
+        "on the ladder, keeping a set for 4 steps costs more than 0.01 nats per token", said,
+        "reselect more often, or by the cosine of adjacent queries; keep more recent positions", "ladder",
     )  # fmt: skip
 
 
 def latent(study: Json) -> Finding:
-    rows = [r for r in of(study, "sections", "latent", "rows") or [] if r["ratio"] == 8]
+    rows = [r for r in of(study, "sections", "latent", "rows") or [] if r["ratio"] == 8 and selecting(study)]
     row, value = worst(rows, lambda r: None if r["delta"] is None else -r["delta"])
     value = None if row is None else row["delta"]
-    said = FULL
+    said = FULL if selecting(study) else NONE
     if row is not None:
         said = f"Keys and values in 1/8 of their numbers, {row['where']}: {percent(row['delta'])} perplexity."
     return Finding(
@@ -172,7 +172,7 @@ def slower(study: Json) -> Finding:
 
 
 def gather_grows(study: Json) -> Finding:
-    rows = of(study, "sections", "gather", "by_context") or []
+    rows = of(gathered(study), "by_context") or []
     value = rows[-1]["seconds"] / rows[0]["seconds"] if len(rows) > 1 and rows[0]["seconds"] else None
     said = NONE
     if value is not None:
@@ -187,7 +187,7 @@ def gather_grows(study: Json) -> Finding:
 
 
 def gather_jitter(study: Json) -> Finding:
-    runs = of(study, "sections", "gather", "runs_by_layer") or []
+    runs = of(gathered(study), "runs_by_layer") or []
     value = max(runs) / (sorted(runs)[len(runs) // 2] or 1) if runs else None
     said = (
         NONE if value is None else f"The most scattered layer needs {max(runs):.0f} runs, {value:.2f} times the median."
@@ -200,17 +200,19 @@ def gather_jitter(study: Json) -> Finding:
 
 
 def gather_order(study: Json) -> Finding:
-    value = _fastest(study, order="unsorted", over={"order": "sorted"})
-    said = NONE if value is None else f"Unsorted positions take {value:.2f} times as long as sorted ones, same layout."
+    value = _least(study, ("unsorted", "packed"), ("sorted", "packed"))
+    said = NONE
+    if value is not None:
+        said = f"Unsorted positions take {value:.2f} times as long as sorted ones, in the layout that minds it least."
     return Finding(
         "gather-order", "Positions should be sorted before they are gathered", value, 1.2,
-        "gathering in random order takes more than 1.2 times as long as in ascending order (packed, best layout)", said,
+        "gathering in random order takes more than 1.2 times as long as in ascending order, in either layout", said,
         "ascending positions, as topk gives them", "gather",
     )  # fmt: skip
 
 
 def gather_packed(study: Json) -> Finding:
-    value = _fastest(study, way="fused", over={"way": "packed"})
+    value = _least(study, ("sorted", "fused"), ("sorted", "packed"))
     said = (
         NONE
         if value is None
@@ -218,17 +220,21 @@ def gather_packed(study: Json) -> Finding:
     )
     return Finding(
         "gather-packed", "Selected rows should be packed first", value, 1.2,
-        "attention over scattered rows takes more than 1.2 times as long as gather and attention over a packed buffer",
+        "attention over scattered rows takes more than 1.2 times as long as gather and attention over a packed buffer, "
+        "in either layout",
         said, "gather into a contiguous buffer, then attend", "gather",
     )  # fmt: skip
 
 
-def _fastest(study: Json, *, order: str = "sorted", way: str = "packed", over: dict[str, str]) -> float | None:
-    """Seconds of the best layout of one kind over those of another that differs in one word."""
-    rows = of(study, "sections", "gather", "layouts") or []
+def gathered(study: Json) -> Json:
+    """The gather section of a study in which something is left out."""
+    found = of(study, "sections", "gather") if selecting(study) or any(map(leaves_out, study["timeline"])) else None
+    return found or {}
 
-    def best(order: str, way: str) -> float | None:
-        return min((r["seconds"] for r in rows if (r["order"], r["way"]) == (order, way)), default=None)
 
-    upper, lower = best(order, way), best(**({"order": order, "way": way} | over))
-    return upper / lower if upper and lower else None
+def _least(study: Json, upper: tuple[str, str], lower: tuple[str, str]) -> float | None:
+    """Seconds of one (order, way) over another, in the layout where that is least."""
+    took = {(r["layout"], r["order"], r["way"]): r["seconds"] for r in of(gathered(study), "layouts") or []}
+    ratios = [took[layout, *upper] / took[layout, *lower] for layout in ("token", "head")
+              if took.get((layout, *upper)) and took.get((layout, *lower))]  # fmt: skip
+    return min(ratios, default=None)

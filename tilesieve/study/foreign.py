@@ -6,7 +6,7 @@ from typing import Any
 
 from tilesieve.study.describe import SCHEMA, versions
 from tilesieve.study.diagnose import diagnose
-from tilesieve.study.gather import SIZES, runs_by_layer
+from tilesieve.study.gather import SIZES, layer_ids, runs_by_layer
 from tilesieve.study.hot import hot
 from tilesieve.study.looks import looks
 from tilesieve.study.overlaps import overlaps
@@ -26,7 +26,9 @@ def run_trace(path: Path, out: Path) -> dict[str, Any]:
         "schema": SCHEMA, "meta": meta(trace, path), "runs": [],
         "timeline": [{"run": path.stem, **look} for look in looks(trace)],
         "overlaps": {"run": path.stem, **overlaps(trace)},
-        "sections": {"gather": {"hot": hot(trace, SIZES), "runs_by_layer": runs_by_layer(trace)}},
+        "sections": {"gather": {
+            "hot": hot(trace, SIZES), "runs_by_layer": runs_by_layer(trace), "layer_ids": layer_ids(trace),
+        }},
     }  # fmt: skip
     study["findings"] = diagnose(study)
     study = plain(study)

@@ -63,7 +63,7 @@ def gather(bench: Bench, store: Store) -> dict[str, Any]:
         return {
             "k": plan.budget, "context": trace.length, "rows": min(ROWS, len(rows)),
             "layer_count": len({layer for layer, _ in trace.picks}), "threads": 1,
-            "hot": hot(trace, SIZES), "runs_by_layer": runs_by_layer(trace),
+            "hot": hot(trace, SIZES), "runs_by_layer": runs_by_layer(trace), "layer_ids": layer_ids(trace),
         }  # fmt: skip
 
     def layouts() -> list[dict[str, Any]]:
@@ -88,13 +88,16 @@ def trace_of(folder: Path, name: str) -> Trace:
     path = folder / name
     if not path.is_file():
         raise ValueError(f"out is {folder}: {name}, which the sweep wrote there, is missing; run it again with --fresh")
-    return read_trace(path)
+    try:
+        return read_trace(path)
+    except ValueError as error:
+        raise ValueError(f"{error}; the sweep wrote it, run it again with --fresh") from error
 
 
 def runs_by_layer(trace: Trace) -> list[float]:
     """Contiguous runs per set, ascending, pages side by side; mean over heads and the longest stretch of queries."""
     found = []
-    for layer in sorted({layer for layer, _ in trace.picks}):
+    for layer in layer_ids(trace):
         rows: list[Tensor] = []
         for key in sorted(key for key in trace.picks if key[0] == layer):
             picks = trace.picks[key]
@@ -102,6 +105,11 @@ def runs_by_layer(trace: Trace) -> list[float]:
             rows += [picks[query] for query in (queries if len(queries) > 1 else sorted(picks))]
         found.append(mean_runs(slots_of(rows, trace.length)))
     return found
+
+
+def layer_ids(trace: Trace) -> list[int]:
+    """The layers that `runs_by_layer` speaks of, in its order."""
+    return sorted({layer for layer, _ in trace.picks})
 
 
 def mean_runs(slots: Slots, page: int | None = None) -> float:
@@ -181,9 +189,11 @@ def shuffled(row: Tensor) -> Tensor:
 Job = Sequence[Callable[[], object]]
 
 
-def interleaved(jobs: Sequence[Job], repeats: int, limit: float = SECONDS) -> list[float]:
-    """Median seconds of a step of each job; jobs take turns, so that what else the machine does falls on all alike.
+def interleaved(jobs: Sequence[Job], repeats: int, limit: float = SECONDS, *,
+                of: Callable[[list[float]], float] = median) -> list[float]:  # fmt: skip
+    """Median seconds of a step of each job, or what `of` takes of them.
 
+    Jobs take turns, so that what else the machine does falls on all alike.
     No job repeats the step of the one before it, whose rows the processor still has. Stops early after `limit`
     seconds: a busy machine gets fewer repeats, one of each job at least.
     """
@@ -199,7 +209,7 @@ def interleaved(jobs: Sequence[Job], repeats: int, limit: float = SECONDS) -> li
             start = time.perf_counter()
             step()
             taken[n].append(time.perf_counter() - start)
-    return [median(each) for each in taken]
+    return [of(each) for each in taken]
 
 
 @contextmanager
@@ -224,6 +234,8 @@ def bytes_of(job: Job) -> int:
 def contexts(trace: Trace, shape: Shape, k: int) -> list[dict[str, Any]]:
     """The gather alone (token-major, ascending) at a quarter, half and all of the text, with k picks at each.
 
+    The least of the times: they are short, and one that was disturbed would look like growth.
+
     Contexts at which a query sees fewer than k positions are left out: it picks fewer.
     """
     keys, queries = some_layers(trace, shape), common(trace)
@@ -238,7 +250,7 @@ def contexts(trace: Trace, shape: Shape, k: int) -> list[dict[str, Any]]:
             steps = [slots_of([trace.picks[key][query] for key in keys], context) for query in near]
             jobs.append([partial(gather_rows, cache, slots) for slots in steps])
             found.append({"context": context, "runs": sum(map(mean_runs, steps)) / len(steps)})
-    seconds = interleaved(jobs, REPEATS * 2) if jobs else []
+    seconds = interleaved(jobs, REPEATS * 4, of=min) if jobs else []
     return [row | {"seconds": taken / len(keys)} for row, taken in zip(found, seconds, strict=True)]
 
 

@@ -46,7 +46,7 @@ def limits(bench: Bench, store: Store) -> dict[str, Any]:
          "floors of all operators of a step with a bf16 cache, launches in a graph counted"),
     ]  # fmt: skip
     return {
-        "context": context, "model": shape.name, "chip": {"name": machine.name, **here},
+        "context": context, "model": bench.checkpoint.path.name, "chip": {"name": machine.name, **here},
         "lines": [{"name": name, "k": k, "what": what} for name, k, what in lines],
     }  # fmt: skip
 

@@ -15,14 +15,18 @@ CELLS = 256
 def looks(trace: Trace, most: int = SPREAD) -> Iterator[dict[str, Any]]:
     """One dict per (layer, head), as study.json's timeline holds them. At most `most` queries each, spread evenly.
 
-    near: share of picks within the last max(16, length / 16) positions, the query's own included; spread: share of the
-    cells before those that the picks touch; stay: share of a query's picks that the query before it (of
-    those drawn) had too; drift: share of the picks before those last positions that the query drawn before had at the
-    same distance: a set that moves along with the query. Queries without a choice (they see no more than those last
-    positions, or pick all they see) say nothing and are left out; None stands where there are no others.
+    near    share of picks within the last positions, the query's own included: a sixteenth of the length, at least
+            16, and at least as many as the largest set has, so that a window counts as near
+    spread  of the cells before those that the other picks could touch, the share that they do
+    stay    share of a query's picks that the query before it (of those drawn) had too
+    drift   share of the picks before those last positions that the query drawn before had at the same distance: a set
+            that moves along with the query
+
+    Queries without a choice (they see no more than those last positions, or pick all they see) say nothing and are
+    left out; None stands where there are no others.
     """
     width = max(1, -(-trace.length // CELLS))
-    recent = max(16, trace.length // 16)
+    recent = max(16, trace.length // 16, trace.k)
     for (layer, head), picks in sorted(trace.picks.items()):
         queries = thinned(sorted(picks), most)
         rows = [picks[q] for q in queries]
@@ -52,9 +56,9 @@ def shape_of(row: Tensor, query: int, width: int, recent: int) -> tuple[float, f
     """near and spread of one query that stands at `recent` or later."""
     near = float((row > query - recent).double().mean())
     before = query - recent + 1
-    cells = -(-before // width)
-    touched = len((row[row < before] // width).unique())
-    return near, touched / cells
+    far = row[row < before]
+    most = min(-(-before // width), len(far))
+    return near, len((far // width).unique()) / most if most else 0.0
 
 
 def hexed(row: Tensor, width: int, length: int) -> str:

@@ -17,7 +17,7 @@ _ROWS = 128
 _CHUNKS = 2
 # What `Watch.numbers` says of dense.
 WHOLE = MappingProxyType(
-    {"mass_mean": 1.0, "mass_worst": 1.0, "top1": 1.0, "overlap": None, "rate": None, "layers": ()}
+    {"mass_mean": 1.0, "mass_worst": 1.0, "top1": 1.0, "overlap": None, "rate": None, "looked": None, "layers": ()}
 )
 
 
@@ -77,7 +77,8 @@ def mask_of(selections: tuple[Selection, ...], heads: int, length: int) -> Tenso
 @dataclass
 class LayerNumbers:
     """mass: share of dense attention on selected positions, mean and worst over heads and rows, and by head; top1:
-    share of heads and rows whose set holds the heaviest position; overlap with exact shared top-k at the same k."""
+    share of heads and rows whose set holds the heaviest position; overlap: share of the ideal set, as large as the
+    row's own and with the same kept ends, that is in it."""
 
     layer: int
     mass_mean: float
@@ -91,10 +92,14 @@ class LayerNumbers:
 class Watch:
     """Looks at the last rows of each layer during a pass; call it as `Session.watch`.
 
-    recorder: is told of every layer's selections too.
+    recorder: is told of every layer's selections too. first, last: the positions a policy keeps in any case.
+    looked: the rows of the last pass that were compared with dense.
     """
 
     recorder: Callable[[Seen], None] | None = None
+    first: int = 0
+    last: int = 0
+    looked: int = 0
     layers: list[LayerNumbers] = field(default_factory=list)
     rows: int = 0
     selected: int = 0
@@ -109,11 +114,12 @@ class Watch:
         dense = probabilities(seen, rows)
         heads, _, length = dense.shape
         mask = mask_of(last, heads, length)
+        self.looked = rows
         kept = dense.masked_fill(~mask, 0.0).sum(-1).double()
         top1 = mask.gather(2, dense.argmax(-1, keepdim=True)).double().mean()
         self.layers.append(
             LayerNumbers(
-                seen.layer, float(kept.mean()), float(kept.min()), overlap(dense, mask, last[0].index.shape[-1]),
+                seen.layer, float(kept.mean()), float(kept.min()), overlap(dense, mask, self.first, self.last),
                 float(top1), kept.mean(1).tolist(),
             )
         )  # fmt: skip
@@ -130,17 +136,25 @@ class Watch:
             "top1": sum(n.top1 for n in self.layers) / count,
             "overlap": sum(overlaps) / len(overlaps) if overlaps else None,
             "rate": self.selected / self.rows if self.rows else None,
+            "looked": self.looked,
             "layers": [asdict(n) for n in self.layers],
         }
 
 
-def overlap(dense: Tensor, mask: Tensor, k: int) -> float:
-    """Share of the k positions with most summed mass that each row's set holds too; mean over rows and heads."""
+def overlap(dense: Tensor, mask: Tensor, first: int = 0, last: int = 0) -> float:
+    """Share of the ideal set that each row's set holds; mean over rows and heads.
+
+    dense [H,R,L] weights of the last R of L rows, mask [H,R,L] what they read. The ideal set has as many positions as
+    the row's own: the first and last ones that are kept in any case, then those with most weight summed over heads.
+    """
     mass = dense.sum(0)
     rows, length = mass.shape
-    visible = (
-        torch.arange(length, device=mass.device) <= torch.arange(length - rows, length, device=mass.device)[:, None]
-    )
-    best = mass.masked_fill(~visible, -1.0).topk(min(k, length), -1).indices
-    ideal = torch.zeros_like(visible).scatter_(-1, best, True) & visible
-    return float(((mask & ideal).sum(-1) / ideal.sum(-1)).double().mean())
+    column = torch.arange(length, device=mass.device)
+    row = torch.arange(length - rows, length, device=mass.device)[:, None]
+    kept = (column < first) | (column > row - last)
+    order = torch.where(kept, torch.inf, mass).masked_fill(column > row, -1.0)
+    size = mask[0].sum(-1)  # heads may choose apart, but as many each
+    best = order.topk(max(1, int(size.max())), -1).indices
+    taken = torch.arange(best.shape[1], device=mass.device) < size[:, None]
+    ideal = torch.zeros_like(mask[0]).scatter_(-1, best, taken)
+    return float(((mask & ideal).sum(-1) / size.clamp(min=1)).double().mean())

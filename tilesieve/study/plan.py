@@ -4,7 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tilesieve.hf.shape import Shape
-from tilesieve.policies import Policy, Scoring, window
+from tilesieve.policies import SCORE_FORMATS, Policy, Scoring, window
+
+# Ways to reduce a key.
+REDUCED = ("prefix", "pairs_slow", "pairs_fast", "pca")
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,10 @@ class Plan:
             raise ValueError(f"tokens is {self.tokens}; allowed: an integer >= 32")
         if self.steps < 1:
             raise ValueError(f"steps is {self.steps}; allowed: an integer >= 1")
+        if self.scoring is not None and self.scoring not in REDUCED:
+            raise ValueError(f"scoring is {self.scoring!r}; allowed: {', '.join(REDUCED)}")
+        if self.score_format not in SCORE_FORMATS:
+            raise ValueError(f"score_format is {self.score_format!r}; allowed: {', '.join(SCORE_FORMATS)}")
         if not self.budgets:
             raise ValueError("budgets is empty; allowed: one k or more")
         if len(set(self.budgets)) != len(self.budgets):
@@ -78,7 +85,7 @@ class Plan:
 
     def scaled(self, tokens: int) -> int:
         """The one budget on a shorter text, in proportion."""
-        return max(8, self.budget * tokens // self.tokens)
+        return max(min(8, self.budget), self.budget * tokens // self.tokens)
 
     def drawn(self, config: Config) -> bool:
         """Whether the run's selections are recorded: exact and low-rank at the one budget."""

@@ -32,7 +32,7 @@ def reuse(bench: Bench, store: Store) -> dict[str, Any]:
     """Section "reuse" of study.json: exact shared selection, each rule over at most TOKENS tokens of the text."""
     plan = bench.plan
     tokens = min(plan.tokens, TOKENS)
-    k = min(max(8, plan.budget * tokens // plan.tokens), plan.budget)
+    k = plan.scaled(tokens)
     settings = {"tokens": tokens, "k": k}
     turned = Turned(bench, tokens)
     bands = store.part("reuse", "turn", settings, turned.bands)

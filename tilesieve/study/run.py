@@ -1,5 +1,6 @@
 """The study: dense first, then each policy of the sweep, then the sections, on one model and one text."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from tilesieve.study.describe import assemble, key_of
 from tilesieve.study.diagnose import diagnose
 from tilesieve.study.plan import DENSE, Plan
 from tilesieve.study.sections import sections
-from tilesieve.study.store import Store, plain, writable
+from tilesieve.study.store import Store, plain
 from tilesieve.study.sweep import dense_run, sparse_run
 from tilesieve.study.texts import hamlet, read_text
 
@@ -24,7 +25,6 @@ def run_study(plan: Plan, out: Path, *, fresh: bool = False, tell: Tell = lambda
     tell(what, share done) is called as work goes on; `command` is kept as what was asked for. Raises
     ValueError for a model, a text, a value or a folder that cannot be used, before anything long has run.
     """
-    writable(out)
     model_path = plan.model or default_model()
     text_path = plan.text or hamlet()
     text = read_text(text_path)
@@ -33,12 +33,15 @@ def run_study(plan: Plan, out: Path, *, fresh: bool = False, tell: Tell = lambda
     check(plan, checkpoint.shape)
     ids = encode(checkpoint.tokenizer, text, plan, text_path)
     store = Store(out, key_of(plan, checkpoint.shape, model_path, text), fresh)
+    if store.was_full():  # asking for less later takes nothing away
+        plan = replace(plan, full=True)
     bench = Bench(plan, checkpoint, ids, tell)
     sweep(bench, store)
     study = assemble(plan, checkpoint.shape, store, model_path, text_path, command)
     study["sections"] = sections(bench, store)
     for section in study["sections"].values():
         study["timeline"] += section.pop("timeline", [])
+    store.mark(plan.full)
     study["findings"] = diagnose(study)
     study = plain(study)
     store.finish(study)

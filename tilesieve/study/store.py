@@ -38,7 +38,8 @@ class Store:
         if not rows:
             self._write({"type": "study", "key": self.key})
         elif len(rows) < _lines(self.path):
-            # A run that was killed in the middle of a write leaves half a line: drop it.
+            # A run that was killed in the middle of a write leaves half a line: drop it. So is a line that a
+            # disk or an editor has damaged; the rows after it stand for themselves.
             whole = "".join(json.dumps(row) + "\n" for row in rows)
             partial = self.path.with_suffix(".part")
             partial.write_text(whole)
@@ -64,6 +65,15 @@ class Store:
         data = plain(make())
         self._write(label | {"data": data})
         return data
+
+    def was_full(self) -> bool:
+        """Whether all sections were finished here before."""
+        return any(row["type"] == "full" for row in self.rows)
+
+    def mark(self, full: bool) -> None:
+        """Say that all sections are finished, if they were asked for."""
+        if full and not self.was_full():
+            self._write({"type": "full"})
 
     def finish(self, study: dict[str, Any]) -> Path:
         """study.json, whole or not at all."""
@@ -111,20 +121,30 @@ def read_study(path: Path) -> dict[str, Any]:
         raise ValueError(f"study is {file}: no study; it lacks meta or schema")
     if study["schema"] != SCHEMA:
         raise ValueError(f"study is {file}: of schema {study['schema']}; this version reads {SCHEMA}: run it again")
+    parts = {"runs": list, "findings": list, "timeline": list, "sections": dict}
+    bad = [name for name, kind in parts.items() if not isinstance(study.get(name), kind)]
+    bad += [f"runs[{n}]" for n, run in enumerate(study.get("runs") or []) if not _is_run(run)]
+    if bad:
+        raise ValueError(f"study is {file}: {bad[0]} is missing or damaged; run the study again")
     return study
 
 
+def _is_run(run: Any) -> bool:
+    return isinstance(run, dict) and all(isinstance(run.get(key), str) for key in ("name", "label", "family"))
+
+
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The whole rows of the file; stops at the first that is not."""
+    """The rows of the file, without lines that are none; nothing where the first does not say what study it is."""
     if path.is_file():
-        for line in path.read_text(errors="replace").splitlines(keepends=True):
+        for number, line in enumerate(path.read_text(errors="replace").splitlines(keepends=True)):
             try:
                 row = json.loads(line)
             except json.JSONDecodeError:
+                row = None
+            if isinstance(row, dict) and "type" in row and line.endswith("\n"):
+                yield row
+            elif number == 0:
                 return
-            if not line.endswith("\n") or not isinstance(row, dict) or "type" not in row:
-                return
-            yield row
 
 
 def _lines(path: Path) -> int:

@@ -12,7 +12,7 @@ from tilesieve.ledger.ledger import Ledger
 from tilesieve.ops.run import observe
 from tilesieve.study.bench import Bench, moved, score_numbers
 from tilesieve.study.looks import looks
-from tilesieve.study.measure import Divergence, Watch
+from tilesieve.study.measure import WHOLE, Divergence, Watch
 from tilesieve.study.overlaps import overlaps
 from tilesieve.study.plan import DENSE, Config
 from tilesieve.study.trace import Recorder, Trace, write_trace
@@ -23,15 +23,7 @@ def dense_run(bench: Bench) -> dict[str, Any]:
     dense = bench.dense(bench.plan.tokens)
     continued = continuation(bench, dense.session.branch(), dense.book, None)
     numbers = score_numbers(dense.nll, dense.nll, Divergence(0.0, 0.0, None))
-    full: dict[str, Any] = {
-        "mass_mean": 1.0,
-        "mass_worst": 1.0,
-        "top1": 1.0,
-        "overlap": None,
-        "rate": None,
-        "layers": [],
-    }
-    return described(bench, DENSE, numbers | full, dense.seconds, dense.book, continued)
+    return described(bench, DENSE, numbers | WHOLE, dense.seconds, dense.book, continued)
 
 
 def sparse_run(bench: Bench, config: Config, dense: dict[str, Any],
