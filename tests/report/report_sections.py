@@ -30,7 +30,8 @@ def sections(dice: random.Random, layers: int, heads: int, tokens: int, dense: f
         "reuse": {"k": 256, "tokens": tokens, "scored": scored, **reuse(dice, layers, dense)},
         "gather": gather(dice, layers),
         "numerics": {
-            "global_max": {"largest_difference": 3.1e-7, "rounding": 9.5e-7, "rows": 61440},
+            "global_max": {"largest_difference": 3.1e-7, "rounding": 9.5e-7, "rows": 61440, "worst_share": 0.33,
+                           "largest_gap": 5.5, "breaks_at": 94.0, "nothing_at": 104.0},
             "unselected": [
                 {"name": "exact-256", "label": "exact top-256", "perplexity": 41.71, "delta": 0.0247, "kl_mean": 0.0171,
                  "perplexity_ignored": 42.1185, "delta_ignored": 0.0348},
@@ -91,7 +92,7 @@ def retrieval(dice: random.Random) -> Json:
             for length in lengths:
                 lost = weak * (1 - depth) * length / 4096 * (0.8 + 0.2 * dice.random())
                 cells.append({"length": length, "depth": depth, "logprob": -0.05 - 6 * lost, "right": 1 - lost,
-                              "held": None if name == "dense" else 1 - 0.9 * lost})  # fmt: skip
+                              "held": 1.0 if name == "dense" else 1 - 0.9 * lost})  # fmt: skip
         runs.append({"name": name, "label": label, "cells": cells})
     rows = [{"local_k": k, "kept": k >= 9, "error": 0.97 if k < 9 else 0.00031 / k} for k in (2, 4, 8, 9, 16)]
     return {
@@ -163,6 +164,7 @@ def gather(dice: random.Random, layers: int) -> Json:
         "k": 256, "context": 4096, "rows": 256, "layer_count": layers, "layouts": layouts,
         "hot": [{"size": size, "hit": 1 - 0.9 / (1 + size / 300)} for size in (128, 256, 512, 1024, 2048)],
         "runs_by_layer": [40 + 60 * dice.random() for _ in range(layers)],
+        "layer_ids": [2 * n + 5 for n in range(layers)],
         "by_context": [
             {"context": length, "seconds": 2e-5 * (1 + length / 60000), "runs": 24 + length / 500}
             for length in (4096, 16384, 65536)
@@ -267,6 +269,6 @@ def trace() -> Json:
         "runs": [],
         "timeline": [look(dice, "trace", layer, -1, 1024, 8) for layer in range(6)],
         "overlaps": overlaps(dice, 6) | {"run": "trace"},
-        "sections": {"gather": {key: gather(dice, 6)[key] for key in ("hot", "runs_by_layer")}},
+        "sections": {"gather": {key: gather(dice, 6)[key] for key in ("hot", "runs_by_layer", "layer_ids")}},
         "findings": findings()[3:],
     }  # fmt: skip

@@ -101,3 +101,14 @@ def test_hostile_words_stay_text(tmp_path: Path) -> None:
 
 def test_traces_are_compared() -> None:
     assert "no run in common" in page(trace(), trace())
+
+
+def test_labels_that_differ_are_both_shown(tmp_path):
+    """One name for two ways to score: each number stands under its own words, and the ladders' sizes are said."""
+    one, two = sample_study(), sample_study()
+    run = next(run for run in two["runs"] if run["family"] == "lowrank")
+    before, run["label"] = run["label"], "pca d4 fp8"
+    two["sections"]["ladder"] |= {"k": 17, "tokens": 512}
+    html = write_compare(one, two, tmp_path / "c.html").read_text()
+    assert f"{before} → pca d4 fp8" in html.replace("&#8594;", "→")
+    assert "The ladders differ" in html and "k 17 of tokens 512" in html

@@ -88,3 +88,14 @@ def test_a_missing_or_broken_section_is_a_missing_picture(part: str) -> None:
 
 def test_a_trace_is_drawn(tmp_path: Path) -> None:
     assert [path.name for path in write_pngs(trace(), tmp_path)] == ["timeline.png", "overlap.png"]
+
+
+def test_a_picture_without_numbers_goes(tmp_path):
+    """A study with fewer sections in the folder of a larger one must not keep the larger one's pictures."""
+    write_pngs(sample_study(), tmp_path)
+    assert (tmp_path / "latent.png").exists()
+    (tmp_path / "mine.png").write_bytes(b"not ours")
+    study = sample_study()
+    del study["sections"]["latent"]
+    write_pngs(study, tmp_path)
+    assert not (tmp_path / "latent.png").exists() and (tmp_path / "mine.png").exists()

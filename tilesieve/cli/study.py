@@ -25,7 +25,7 @@ def study(
     score_format: Annotated[
         str | None, typer.Option(help="score_fp32, score_bf16, score_int8 or score_fp8 [score_int8]")
     ] = None,
-    steps: Annotated[int | None, typer.Option(help="Tokens to continue greedily [32]")] = None,
+    steps: Annotated[int | None, typer.Option(help="Tokens to continue greedily [16]")] = None,
     out: Annotated[Path, typer.Option(help="Folder of study.jsonl, study.json and report.html")] = Path("out/study"),
     quick: Annotated[bool, typer.Option("--quick", help="1024 tokens: a first look in a minute or two")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over, even where finished rows could be used")] = False,

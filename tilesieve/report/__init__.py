@@ -27,8 +27,15 @@ def write_compare(a: dict[str, Any], b: dict[str, Any], path: Path) -> Path:
 
 
 def write_pngs(study: dict[str, Any], folder: Path) -> list[Path]:
-    """Write a picture per question to `folder`, leaving out those with nothing to show, and return their paths."""
-    from tilesieve.report.files import write_whole
-    from tilesieve.report.png import pictures
+    """Write a picture per question to `folder`, leaving out those with nothing to show, and return their paths.
 
-    return [write_whole(Path(folder) / name, data) for name, data in pictures(study)]
+    A picture of an earlier study that this one has no numbers for is removed.
+    """
+    from tilesieve.report.files import write_whole
+    from tilesieve.report.png import PICTURES, pictures
+
+    written = [write_whole(Path(folder) / name, data) for name, data in pictures(study)]
+    for name, _ in PICTURES:
+        if Path(folder) / name not in written:
+            (Path(folder) / name).unlink(missing_ok=True)
+    return written

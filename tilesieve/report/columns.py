@@ -37,7 +37,7 @@ QUALITY = (
     Column("mass_worst", "mass worst", digits(4), "the same where it is lowest"),
     Column(
         "overlap", "overlap", digits(4),
-        "share of the selection that exact shared top-k makes too at the same k, 0 to 1",
+        "share of the ideal set, as large as the row's own and with the same ends kept, that the row reads, 0 to 1",
     ),
     Column(
         "top1", "top-1", digits(4),

@@ -76,7 +76,11 @@ def ladder(one: Json, two: Json) -> Section:
     said = (
         "" if None in totals else f"All rungs together: {words.signed(totals[0])} in A, {words.signed(totals[1])} in B."
     )
+    sizes = [" of ".join(f"{key} {words.whole(study['sections']['ladder'][key])}" for key in ("k", "tokens"))
+             for study in (one, two)]  # fmt: skip
     note = "Rungs of the same name. The change is B less A."
+    if sizes[0] != sizes[1]:
+        note += f" The ladders differ: A {sizes[0]}, B {sizes[1]}."
     return Section("ladder", "Ladder", note, (
         aside(said), Group([panel] if panel else [], (A, B)), _table("Rungs", pairs, RUNG),
     ))  # fmt: skip
@@ -141,7 +145,8 @@ def _paired(*sides: Sequence[tuple[str, str, Json, str]]) -> list[Pair]:
     pairs: list[Pair] = []
     for name in dict.fromkeys((*first, *second)):
         x, y = first.get(name), second.get(name)
-        label = next(side[0] for side in (x, y) if side)
+        # One name may stand for two ways of scoring: the words of A must not cover B's numbers.
+        label = " → ".join(dict.fromkeys(side[0] for side in (x, y) if side))
         pairs.append((label, x[1:] if x else None, y[1:] if y else None))
     return pairs
 
@@ -208,7 +213,7 @@ def _map(
         figure = heat(
             "length, tokens", "depth", across, down, values, signed=True, height=300, labels=True, shown="+.3f"
         )
-        label = run["label"] or name
+        label = " → ".join(dict.fromkeys((run["label"] or name, other["label"] or name)))
         choices.append(Choice(label, figure, table(f"{heading}, {label}", [heads], rows)))
     if not any(v is not None for c in choices for row in c.figure["data"][0]["z"] for v in row):
         return None

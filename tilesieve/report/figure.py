@@ -38,7 +38,7 @@ def layout(
     x: str, y: str, height: int = 360, *, xaxis: Json | None = None, yaxis: Json | None = None, **more: Any
 ) -> Json:  # fmt: skip
     """The frame of every figure. It has no ink: that depends on the reader's ground."""
-    axis = {"showline": True, "automargin": True, "fixedrange": False, "zeroline": False}
+    axis = {"showline": True, "automargin": True, "fixedrange": False, "zeroline": False, "exponentformat": "none"}
     return {
         "height": height, "margin": {"l": 48, "r": 14, "t": 24, "b": 44}, "showlegend": False, "hovermode": "closest",
         "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)", "font": {"family": FONT, "size": 12},

@@ -71,7 +71,8 @@ def _by_layer(part: Json) -> Panel | None:
     values = part["runs_by_layer"]
     if not any(value is not None for value in values):
         return None
-    layers = list(range(len(values)))
+    known = part["layer_ids"]
+    layers = known if len(known) == len(values) and None not in known else list(range(len(values)))
     trace = line(BLUE, layers, values, "", size=6)
     trace["hovertemplate"] = "layer %{x}: %{y:.1f} runs<extra></extra>"
     frame = layout("layer", "runs per row", xaxis=counted(layers), yaxis={"rangemode": "tozero"})

@@ -13,7 +13,8 @@ from tilesieve.report.tidy import Json
 KEYS = (
     ("mass_mean", "Mean mass kept", "mass, 0 to 1", "Dense attention weight on the selected positions, mean."),
     ("mass_worst", "Worst mass kept", "mass, 0 to 1", "The same for the query that fares worst in each layer."),
-    ("overlap", "Overlap with exact top-k", "overlap, 0 to 1", "Share of the picks that exact top-k makes too."),
+    ("overlap", "Overlap with exact top-k", "overlap, 0 to 1",
+     "Share of the ideal set (as large, same ends kept) that is selected."),
     ("top1", "Strongest position kept", "share, 0 to 1",
      "Share of heads and queries whose selection holds the position that dense reads most."),
 )  # fmt: skip

@@ -31,7 +31,16 @@ def _global_max(part: Json) -> str:
         fits = "within it: no cause of loss" if found <= allowed else "more than that: look here first"
         spoken = number(words.short_number(allowed), f"{PATH}.global_max.rounding", allowed)
         text += f"; rounding alone allows {spoken}, so it is {esc(fits)}"
-    return text + ".</p>"
+    said = [
+        f"{before}{number(words.short_number(part[key]), f'{PATH}.global_max.{key}', part[key])}{after}"
+        for key, before, after in (
+            ("worst_share", " The number nearest to its own bound is at ", " of it."),
+            ("largest_gap", " The best selected score lies at most ", " nats below the best of all here;"),
+            ("breaks_at", " with a gap of ", " nats the output is further off than rounding allows,"),
+            ("nothing_at", " from ", " nats on it is 0/0."),
+        ) if part[key] is not None
+    ]  # fmt: skip
+    return text + "." + "".join(said) + "</p>"
 
 
 def _unselected(rows: list[Json]) -> str:

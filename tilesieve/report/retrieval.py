@@ -14,7 +14,14 @@ from tilesieve.report.tidy import Json
 # field, heading, caption, low end of the scale, high end, how a number is shown
 MEASURES: tuple[tuple[str, str, str, float | None, float | None, Callable[[Any], str]], ...] = (
     ("right", "Found", "Share of the true answer's tokens that come first. 1: always found.", 0, 1, digits(2)),
-    ("held", "Held", "Share of layers whose selection holds the position to copy from.", 0, 1, digits(3)),
+    (
+        "held",
+        "Held",
+        "Share of layers, heads and answer tokens that may read the place to copy from.",
+        0,
+        1,
+        digits(3),
+    ),
     ("logprob", "Log-probability", "Mean nats per true token; nearer to 0 is better.", None, 0, digits(3)),
 )
 
@@ -27,11 +34,12 @@ def section(study: Json) -> Section:
     facts = [f"k = {words.whole(part['k'])}"] if part["k"] is not None else []
     if len(part["ks"]) > 1:
         facts = [f"k = {', '.join(map(words.whole, part['ks']))} for the lengths from the shortest on"]
-    facts += [f"{words.whole(part['samples'])} samples a cell"] if part["samples"] is not None else []
+    many = "" if part["samples"] == 1 else "s"
+    facts += [f"{words.whole(part['samples'])} sample{many} a cell"] if part["samples"] is not None else []
     facts += [f"an answer of {words.whole(part['needle_tokens'])} tokens"] if part["needle_tokens"] is not None else []
     asked = f"Hidden: “{part['needle']}”." if part["needle"] else ""
     # Dense holds no selection and mostly finds everything: begin with the first run that may fail.
-    sparse = (at for at, (_, run) in enumerate(runs) if any(cell["held"] is not None for cell in run["cells"]))
+    sparse = (at for at, (_, run) in enumerate(runs) if any((cell["held"] or 1.0) < 1.0 for cell in run["cells"]))
     start = next(sparse, 0)
     panels = [panel for measure in MEASURES if (panel := _map(part, runs, measure, start))]
     return Section("retrieval", "Retrieval", note if runs else "", (

@@ -12,6 +12,7 @@ from tilesieve.report.tidy import Json
 RULES = (
     Look("every", "every n rows", "#3b7ff0"),
     Look("cosine", "when the query has turned", "#d9700d", symbol="diamond"),
+    Look("named", "cosine, two named thresholds", "#0f9d78", symbol="square"),
     Look("always", "always", "#7a8290", symbol="star"),
 )
 TURN = (Look("median", "median", "#3b7ff0"), Look("p10", "lowest tenth", "#d9700d", "dash", "diamond"))
@@ -22,8 +23,8 @@ def section(study: Json) -> Section:
     part = study["sections"]["reuse"]
     curves, turn = _curves(part), _turn(part)
     note = (
-        "A row may keep the selection of a row before it. The lower curve is the better rule: it loses less for the "
-        "same number of selections."
+        "A row may keep the selection of a row before it: every n steps, or while its query looks like the one before. "
+        "Rules are drawn at the rate of selecting that they reached."
     )
     measured = aside(scope(part)) if curves or turn else ""
     return Section("reuse", "Reuse", note, (measured, Group(curves, RULES), Group(turn, TURN)))
@@ -45,7 +46,7 @@ def _curves(part: Json) -> list[Panel]:
     ):
         traces = []
         for look in RULES:
-            mine = sorted((row for row in rows if row["rule"] == look.key and row[key] is not None),
+            mine = sorted((row for row in rows if rule_of(row) == look.key and row[key] is not None),
                           key=lambda row: row["rate"])  # fmt: skip
             if not mine:
                 continue
@@ -56,10 +57,16 @@ def _curves(part: Json) -> list[Panel]:
         if traces:
             frame = layout("share of rows that select", axis, xaxis={"tickformat": ".0%", "rangemode": "tozero"},
                            yaxis={"tickformat": "+.1%"} if key == "delta" else {})  # fmt: skip
-            caption = "Further left: fewer selections."
+            better = "lower" if key == "delta" else "higher"
+            caption = f"Further left: fewer selections. The {better} curve is the better rule at a rate."
             figure = {"data": traces, "layout": frame}
             panels.append(Panel(f"plot-reuse-{key.replace('_', '-')}", title, caption, figure, table))
     return panels
+
+
+def rule_of(row: Json) -> str | None:
+    """The curve of a run. Two named thresholds are another rule than one that was fitted to a rate."""
+    return "named" if row["name"] == "cosine-named" else row["rule"]
 
 
 def _turn(part: Json) -> list[Panel]:

@@ -38,12 +38,12 @@ REUSE = _numbers(
     runs=(_numbers("n threshold rate perplexity delta kl_mean kl_worst mass_mean", name=TEXT, label=TEXT, rule=TEXT),),
 )  # fmt: skip
 GATHER = _numbers(
-    "k context rows layer_count", runs_by_layer=NUMBERS, hot=(_numbers("size hit"),),
+    "k context rows layer_count", runs_by_layer=NUMBERS, layer_ids=NUMBERS, hot=(_numbers("size hit"),),
     layouts=(_numbers("runs bytes seconds", layout=TEXT, order=TEXT, way=TEXT),),
     by_context=(_numbers("context seconds runs"),),
 )  # fmt: skip
 NUMERICS = MappingProxyType({
-    "global_max": _numbers("largest_difference rounding rows"),
+    "global_max": _numbers("largest_difference rounding rows worst_share largest_gap breaks_at nothing_at"),
     "unselected": (
         _numbers("perplexity delta kl_mean kl_worst perplexity_ignored delta_ignored kl_mean_ignored kl_worst_ignored",
                  name=TEXT, label=TEXT),

@@ -18,7 +18,7 @@ from tilesieve.study.store import Store
 from tilesieve.study.trace import Recorder
 
 # Most text of the ladder without --full (at most half of the study's), and steps that a rung's bytes are a mean of.
-TOKENS, STEPS = 1024, 8
+TOKENS, STEPS = 512, 8
 # The rung whose stage every later one is put on by itself.
 BASE = "shared"
 

@@ -34,7 +34,7 @@ class Plan:
     model: Path | None = None
     text: Path | None = None
     tokens: int = 4096
-    steps: int = 32
+    steps: int = 16
     budgets: tuple[int, ...] = (64, 256, 512)
     budget: int = 256
     scoring: str | None = None
