@@ -44,7 +44,7 @@ UNLISTED = re.compile(
     r"|sections\.\w+\.(tokens|scored\.\d+|k|context|rows|layer_count|width|needle_tokens|samples)"
     r"|sections\.retrieval\.(lengths|depths|ks)\.\d+|sections\.retrieval\.runs\.\d+\.cells\.\d+\.(length|depth)"
     r"|sections\.limits\.chip\..*|sections\.retrieval\.constructed\.(block|rank)|sections\.latent\.by_layer\.(ratio|tokens)"
-    r"|sections\.sensitivity\.exempt\.\d+\.layers\.\d+|overlaps\.(k|rows|layer_ids\.\d+)"
+    r"|sections\.sensitivity\.exempt\.\d+\.layers\.\d+|overlaps\.(k|rows|layer_ids\.\d+)|sections\.gather\.layer_ids\.\d+"
     r"|timeline\.\d+\.(queries|count)\.\d+|meta\..*|schema"
 )
 
