@@ -44,10 +44,14 @@ class Groups:
     """Rows ordered by expert.
 
     token   int32 [N]: the token a row came from; -1 for a row that is padding
-    choice  int32 [N]: which of the token's K picks the row is
-    offsets int32 [E+1]: rows offsets[e] to offsets[e+1] belong to expert e
-    tiles   int32 [n,3]: (expert, first row, valid rows) per tile of a grouped GEMM
+    choice  int32 [N]: which of the token's K picks the row is; -1 for padding
+    offsets int32 [E+1]: rows offsets[e] to offsets[e+1] belong to expert e, its padding last
+    tiles   int32 [n,3]: (expert, first row, valid rows) per tile of a grouped GEMM; -1: unused
     bound   host bound on the rows of one expert
+    row     int32 [T,K]: where pick (t, c) lies, -1: nowhere. The way back of token and choice;
+            None where it was not made
+    tile    most rows of one tile; 0: tiles holds none
+    align   every group that has rows begins at a multiple of it
     """
 
     token: Tensor
@@ -55,6 +59,9 @@ class Groups:
     offsets: Tensor
     tiles: Tensor
     bound: int
+    row: Tensor | None = None
+    tile: int = 0
+    align: int = 1
 
 
 @dataclass(frozen=True)

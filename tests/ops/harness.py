@@ -54,6 +54,14 @@ def spread(tensor: Tensor) -> Tensor:
     return wide[::2]
 
 
+def rows_of(name: str, inputs: dict[str, Any]) -> int:
+    """How many rows the result has: the leading dimension of the argument ROWS names ("groups.row": of a
+    noun's field), of a noun that of its first tensor."""
+    argument, _, field = catalogue.cases(name).ROWS.partition(".")
+    value = getattr(inputs[argument], field) if field else inputs[argument]
+    return tensors(value)[0].shape[0]
+
+
 def execute(name: str, inputs: dict[str, Any], **more: Any) -> tuple[Tensor, ...]:
     """The results as a flat tuple; of an op that mutates, the mutated tensors of a copy."""
     mutated = getattr(catalogue.cases(name), "MUTATES", None)

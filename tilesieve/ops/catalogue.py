@@ -16,14 +16,19 @@ class Entry(NamedTuple):
 CATALOGUE = (
     Entry("kv_append", "around", "norm, rope and write keys and values into a paged cache"),
     Entry("score_append", "around", "reduce, quantise and write keys into a paged score cache"),
+    Entry("gate_bias_update", "around", "the bias of each expert one step towards even loads"),
     Entry("lowrank", "score", "scores of queries against reduced keys"),
+    Entry("gate", "select", "the k best experts of each token, by score, bias and groups, and their weights"),
     Entry("topk", "select", "the k best positions of a score row, exactly"),
+    Entry("group_rows", "plan", "picks of experts as rows ordered by expert, with tiles over them"),
     Entry("slots", "plan", "positions of a selection as places in the page pool"),
     Entry("gather", "gather", "keys and values of selected slots into packed buffers"),
+    Entry("permute", "gather", "token rows ordered by expert"),
     Entry("gqa_decode", "compute", "dense attention of single query rows over a paged cache"),
     Entry("sparse_gqa", "compute", "attention of single query rows over selected slots"),
     Entry("sparse_gqa_prefill", "compute", "attention of many query rows, each over its own selection"),
     Entry("merge", "combine", "partial attentions into one, by log-sum-exp"),
+    Entry("unpermute", "combine", "rows ordered by expert back to their tokens, with a backward"),
     Entry("combine", "combine", "expert rows back to their tokens"),
 )
 NAMES = tuple(entry.name for entry in CATALOGUE)

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.library import Library, register_fake
+from torch.library import Library, register_autograd, register_fake
 
 from tilesieve.ops import catalogue
 
@@ -37,7 +37,8 @@ class Op:
     sizes(*args) gives cost.py's arguments; it may read counts off the tensors, so only observers
     call it. check(*args) looks into tensor contents under `checked()`; it raises ValueError.
     limits maps an implementation to a function of the flat arguments that returns why it cannot
-    run them, or None.
+    run them, or None. gradient is the backward and the setup_context of torch.library.register_autograd;
+    an op without one refuses inputs that require grad.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Op:
     returns: tuple[str, ...] = ("out",)
     check: Callable[..., None] | None = None
     limits: tuple[tuple[str, Callable[..., str | None]], ...] = ()
+    gradient: tuple[Callable[..., Any], Callable[..., None]] | None = None
 
 
 @dataclass(frozen=True)
@@ -210,17 +212,22 @@ def define(op: Op) -> Op:
     _LIBRARY.impl(f"{op.name}.out", into, "CompositeExplicitAutograd")
     register_fake(f"tilesieve::{op.name}", fake, lib=_LIBRARY)
     register_fake(f"tilesieve::{op.name}.out", lambda *a, **k: None, lib=_LIBRARY)
+    if op.gradient is not None:
+        backward, setup = op.gradient
+        register_autograd(f"tilesieve::{op.name}", backward, setup_context=setup, lib=_LIBRARY)
     return op
 
 
 def call(op: Op, *args: Any, out: tuple[Tensor, ...] | None = None, impl: str | None = None) -> tuple[Tensor, ...]:
     """Run `op` on its flat arguments; returns its outputs, those of the caller where given.
 
-    Raises ValueError for an `out` that does not fit, and for inputs that require grad: none of
-    these operators has a backward, and silence would drop the gradient.
+    Raises ValueError for an `out` that does not fit, and for inputs that require grad where the op has
+    no backward or writes into `out`: silence would drop the gradient.
     """
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in _tensors(args)):
-        raise ValueError(f"{op.name} has no backward and an input requires grad; "
+    wants_gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in _tensors(args))
+    if wants_gradient and (op.gradient is None or out is not None):
+        lacks = "has no backward" if op.gradient is None else "has no backward into out"
+        raise ValueError(f"{op.name} {lacks} and an input requires grad; "
                          "call it under torch.no_grad() or detach the input")  # fmt: skip
     packet = getattr(torch.ops.tilesieve, op.name)
     if not op.returns:

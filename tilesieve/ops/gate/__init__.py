@@ -1,0 +1,1 @@
+"""Router logits to experts and their weights."""

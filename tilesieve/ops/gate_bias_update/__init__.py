@@ -1,0 +1,1 @@
+"""The selection bias of each expert, one step towards even loads."""

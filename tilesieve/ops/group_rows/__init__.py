@@ -1,0 +1,1 @@
+"""Picks of experts as rows ordered by expert."""

@@ -1,0 +1,1 @@
+"""Token rows ordered by expert."""

@@ -1,0 +1,1 @@
+"""Rows ordered by expert back to their tokens."""
