@@ -145,6 +145,9 @@ def reuse(dice: random.Random, layers: int, dense: float) -> Json:
                 "threshold": value if rule == "cosine" else None, "rate": rate, "perplexity": dense * (1 + lost),
                 "delta": lost, "kl_mean": lost * 0.7, "kl_worst": lost * 21, "mass_mean": 0.951 - lost / 3,
             })  # fmt: skip
+    # Two thresholds by name, at a rate that a fitted one reached too.
+    runs.append({**runs[-2], "name": "cosine-named", "label": "cosine 0.95 / 0.90", "threshold": 0.95, "rate": 0.1402,
+                 "delta": 0.0871, "mass_mean": 0.9013})  # fmt: skip
     turn = [
         {"layer": at, "median": 0.9 - 0.2 * dice.random(), "p10": 0.6 - 0.3 * dice.random()} for at in range(layers)
     ]
@@ -164,7 +167,7 @@ def gather(dice: random.Random, layers: int) -> Json:
         "k": 256, "context": 4096, "rows": 256, "layer_count": layers, "layouts": layouts,
         "hot": [{"size": size, "hit": 1 - 0.9 / (1 + size / 300)} for size in (128, 256, 512, 1024, 2048)],
         "runs_by_layer": [40 + 60 * dice.random() for _ in range(layers)],
-        "layer_ids": [2 * n + 5 for n in range(layers)],
+        "layer_ids": ([2, 5, 12] + [2 * n + 9 for n in range(3, layers)])[:layers],  # the others do not select
         "by_context": [
             {"context": length, "seconds": 2e-5 * (1 + length / 60000), "runs": 24 + length / 500}
             for length in (4096, 16384, 65536)

@@ -1,5 +1,6 @@
 """The page in a real browser: drawn, offline, quiet, and with the numbers of its own data."""
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -151,11 +152,66 @@ def test_every_plot_is_drawn(wide: Any) -> None:
     count = wide.locator(".plot").count()
     assert count == wide.locator(".plot.js-plotly-plot").count() > 30
     assert wide.evaluate(EMPTY) == []
-    # Dense selects nothing, so there is nothing that it holds: its map says so instead.
-    wide.select_option("#retrieval select", label="dense")
-    assert wide.evaluate(EMPTY) == ["plot-retrieval-held"]
-    assert "not measured" in wide.locator("#plot-retrieval-held .annotation").first.text_content()
-    wide.select_option("#retrieval select", index=1)
+    assert wide.locator("#retrieval select").evaluate("(list) => list.selectedIndex") == 1, "not on dense"
+
+
+def test_a_map_without_numbers_says_so(open_page: Open, tmp_path: Path) -> None:
+    study = sample_study(4, 2)
+    for cell in study["sections"]["retrieval"]["runs"][0]["cells"]:
+        cell["held"] = None
+    page = open_page(write_report(study, tmp_path / "study.html"))
+    page.select_option("#retrieval select", label="dense")
+    assert page.evaluate(EMPTY) == ["plot-retrieval-held"]
+    assert "not measured" in page.locator("#plot-retrieval-held .annotation").first.text_content()
+
+
+def test_ticks_are_plain_numbers(open_page: Open, tmp_path: Path) -> None:
+    study = sample_study(6, 3)
+    for row in study["sections"]["sensitivity"]["layers"]:
+        row |= {"cost": row["cost"] / 100, "heads": [cost / 100 for cost in row["heads"]]}
+    page = open_page(write_report(study, tmp_path / "study.html"))
+    plots = ("plot-sensitivity-layers", "plot-sensitivity")
+    texts = [page.locator(f"#{id_} :is(.ytick, .cbaxis, .xtick) text").all_text_contents() for id_ in plots]
+    assert all(any("0.00" in text for text in each) for each in texts)
+    ticks = page.locator(":is(.xtick, .ytick, .cbaxis) text").all_text_contents()
+    assert not [tick for tick in ticks if re.search(r"\d[fpnµmkMBG]$", tick)]
+
+
+@pytest.mark.parametrize("layer", [0, 7])
+def test_one_query_and_one_layer_have_whole_ticks(layer: int, open_page: Open, tmp_path: Path) -> None:
+    study = trace()
+    look = study["timeline"][0]
+    study["timeline"] = [look | {"layer": layer, "queries": [4000], "cells": look["cells"][:1], "count": [70],
+                                 "length": 4096}]  # fmt: skip
+    study["sections"]["gather"] |= {"runs_by_layer": [41.0], "layer_ids": [layer]}
+    study["overlaps"] |= {"layers": [[1.0]], "layer_ids": [layer]}
+    for step in study["overlaps"]["steps"]:
+        step["layers"] = step["layers"][:1]
+    page = open_page(write_report(study, tmp_path / "study.html"))
+
+    def ticks(plot: str, axis: str) -> list[str]:
+        return [text.replace(",", "") for text in page.locator(f"#{plot} .{axis}tick text").all_text_contents()]
+
+    assert ticks("plot-timeline", "x") == ["4000"]
+    for plot in ("plot-gather-layers", "plot-overlap-layers", "plot-overlap-lag-layers"):
+        assert ticks(plot, "x") == [str(layer)], plot
+    assert ticks("plot-overlap-layers", "y") == [str(layer)]
+    assert page.evaluate(EMPTY) == [] and page.troubles == []
+
+
+def test_letters_over_lines_do_not_overlap(open_page: Open, tmp_path: Path) -> None:
+    study = sample_study(4, 2)
+    study["sections"]["limits"]["lines"] = [{"name": str(k), "k": k} for k in (317, 1110, 341, 1730, 325)]
+    for width in (1280, 390):
+        page = open_page(write_report(study, tmp_path / "study.html"), width)
+        boxes = [note.bounding_box() for note in page.locator("#plot-budget .annotation-text-g text").all()]
+        assert len(boxes) == 5
+        for at, a in enumerate(boxes):
+            for b in boxes[at + 1 :]:
+                apart = abs(a["x"] - b["x"]) >= a["width"] or abs(a["y"] - b["y"]) >= 13
+                assert apart, f"{a} and {b} at {width}"
+        top = page.locator("#plot-budget").bounding_box()["y"]
+        assert min(box["y"] for box in boxes) >= top
 
 
 def test_a_plot_without_data_is_seen(wide: Any) -> None:

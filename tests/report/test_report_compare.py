@@ -103,12 +103,30 @@ def test_traces_are_compared() -> None:
     assert "no run in common" in page(trace(), trace())
 
 
-def test_labels_that_differ_are_both_shown(tmp_path):
-    """One name for two ways to score: each number stands under its own words, and the ladders' sizes are said."""
-    one, two = sample_study(), sample_study()
-    run = next(run for run in two["runs"] if run["family"] == "lowrank")
-    before, run["label"] = run["label"], "pca d4 fp8"
-    two["sections"]["ladder"] |= {"k": 17, "tokens": 512}
-    html = write_compare(one, two, tmp_path / "c.html").read_text()
-    assert f"{before} → pca d4 fp8" in html.replace("&#8594;", "→")
-    assert "The ladders differ" in html and "k 17 of tokens 512" in html
+def test_labels_that_differ_are_both_shown() -> None:
+    """One name for two ways to score: no number stands under the words of the other study alone."""
+    a, b = sample_study(), sample_study()
+    old, new = "slow pairs d32 int8 + ends 64", "pca d4 fp8 + ends 64"
+    for study, label in ((a, old), (b, new)):
+        parts = study["sections"]
+        for item in (study["runs"][4], parts["ladder"]["rungs"][3], parts["retrieval"]["runs"][1]):
+            item["label"] = label
+    b["runs"][4]["delta"] = 0.9
+    html = page(a, b)
+    said = f"{old} → {new}"
+    rows = html.count(f'<th scope="row">{said}</th>')
+    assert rows == 2 + 1 + 1 + 1, "two tables of runs, that of the bars, rungs, and theirs"
+    assert f"{said} changes most from A to B" in html and f"selected>{said}</option>" in html
+    for plot in ("plot-compare-delta", "plot-compare-ladder"):
+        ticks = embedded(html, "study-figures")[plot]["layout"]["yaxis"]["ticktext"]
+        assert "slow pairs d32 int8<br>+ ends 64 →<br>pca d4 fp8 + ends 64 " in ticks
+    assert old not in Reader(html).shown and new not in Reader(html).shown
+
+
+def test_sizes_that_differ_are_said() -> None:
+    a, b = sample_study(), sample_study()
+    assert "differ:" not in page(a, b)
+    b["sections"]["ladder"] |= {"k": 17, "tokens": 512}
+    b["sections"]["retrieval"]["k"] = 17
+    assert "The ladders differ: A k = 256 over 4,096 tokens, B k = 17 over 512 tokens." in page(a, b)
+    assert "The budgets differ: A k = 256, B k = 17." in page(a, b)

@@ -3,7 +3,6 @@
 import copy
 import json
 import random
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -366,22 +365,3 @@ def test_importing_the_room_is_cheap(tmp_path: Path) -> None:
         "assert not {'torch', 'transformers'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def figures_of(study):
-    return json.loads(re.search(r'id="study-figures">(.*?)</script>', page_of(study), re.S).group(1))
-
-
-def test_runs_by_layer_stand_at_their_layers():
-    """Layers that select need not be 0, 1, 2: the others have a window of their own, or were not recorded."""
-    study = sample_study()
-    drawn = figures_of(study)["plot-gather-layers"]["data"][0]["x"]
-    assert drawn == study["sections"]["gather"]["layer_ids"] == [2 * n + 5 for n in range(30)]
-
-
-def test_named_thresholds_are_no_point_of_the_fitted_curve():
-    study = sample_study()
-    fitted = next(run for run in study["sections"]["reuse"]["runs"] if run["rule"] == "cosine")
-    study["sections"]["reuse"]["runs"].append({**fitted, "name": "cosine-named", "label": "cosine 0.95 / 0.90"})
-    traces = {t["meta"]: t for t in figures_of(study)["plot-reuse-delta"]["data"]}
-    assert traces["named"]["text"] == ["cosine 0.95 / 0.90"] and "cosine 0.95 / 0.90" not in traces["cosine"]["text"]

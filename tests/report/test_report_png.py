@@ -90,7 +90,7 @@ def test_a_trace_is_drawn(tmp_path: Path) -> None:
     assert [path.name for path in write_pngs(trace(), tmp_path)] == ["timeline.png", "overlap.png"]
 
 
-def test_a_picture_without_numbers_goes(tmp_path):
+def test_a_picture_without_numbers_goes(tmp_path: Path) -> None:
     """A study with fewer sections in the folder of a larger one must not keep the larger one's pictures."""
     write_pngs(sample_study(), tmp_path)
     assert (tmp_path / "latent.png").exists()

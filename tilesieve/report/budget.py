@@ -1,5 +1,6 @@
 """What a budget costs: perplexity against the budget and against the bytes, with the limits that a chip sets."""
 
+from math import log10
 from typing import Any
 
 from tilesieve.report import words
@@ -16,6 +17,8 @@ EXEMPT_LOOK = Look("exempt", "layers left dense", "#8f6bd9", symbol="diamond")
 # Lines further out than this many times the largest budget would squeeze the curve: those are listed instead.
 REACH = 64
 LINE = "#8f6bd9"
+# Pixels: a letter and a space, a letter's height, and how wide the plot is at the least.
+APART, STEP, PHONE = 16, 15, 250
 
 
 def section(study: Json) -> Section:
@@ -73,18 +76,28 @@ def _against_k(runs: list[Json], limits: Json) -> list[Panel]:
             {"type": "line", "xref": "x", "yref": "paper", "x0": k, "x1": k, "y0": 0, "y1": 1,
              "line": {"color": LINE, "width": 1.5, "dash": "dot"}} for k in seen
         ]  # fmt: skip
-        frame["annotations"] = [_flag(at, mark, line) for at, (mark, line) in enumerate(lines)]
-        frame["margin"]["t"] = 44
+        high = _levels(seen, log10(max(xs + seen) / min(xs + seen)) + 0.2)
+        frame["annotations"] = [_flag(level, mark, line) for level, (mark, line) in zip(high, lines, strict=True)]
+        frame["margin"]["t"] = max(44, 14 + STEP * (1 + max(high)))
     table = of_runs("Perplexity against budget", runs, [c for c in COLUMNS if c.field in ("k", "perplexity", "delta")])
     return [Panel("plot-budget", "Perplexity against budget", note, {"data": traces, "layout": frame}, table)]
 
 
-def _flag(at: int, mark: str, line: Json) -> Json:
-    """A letter above a line, every second one higher: neighbours must not print over each other."""
-    from math import log10
+def _levels(ks: list[float], decades: float) -> list[int]:
+    """How high each line's letter stands: the lowest place where none stands too near on a phone."""
+    levels = dict.fromkeys(range(len(ks)), 0)
+    last: list[float] = []
+    for at in sorted(levels, key=lambda at: ks[at]):
+        x = PHONE * log10(ks[at]) / decades
+        levels[at] = next((level for level, before in enumerate(last) if x - before >= APART), len(last))
+        last[levels[at] : levels[at] + 1] = [x]
+    return list(levels.values())
 
+
+def _flag(level: int, mark: str, line: Json) -> Json:
+    """A letter above a line."""
     return {
-        "xref": "x", "yref": "paper", "x": log10(line["k"]), "y": 1, "yanchor": "bottom", "yshift": 15 * (at % 2),
+        "xref": "x", "yref": "paper", "x": log10(line["k"]), "y": 1, "yanchor": "bottom", "yshift": STEP * level,
         "text": f"<b>{mark}</b>", "showarrow": False, "font": {"color": LINE, "size": 13},
         "hovertext": esc(f"{line['name']}: k = {words.whole(line['k'])}"),
     }  # fmt: skip

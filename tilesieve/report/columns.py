@@ -22,6 +22,8 @@ def digits(count: int) -> Callable[[Any], str]:
     return lambda value: words.fixed(value, count)
 
 
+OVERLAP = "share of exact selection's picks, at the same k and with the same kept ends, that this run makes too"
+# {rows} stands for the rows that were looked at; only the study knows how many.
 QUALITY = (
     Column("k", "budget k", words.whole, "key positions a query may read, shared by the heads of a layer"),
     Column("perplexity", "perplexity", words.fixed, "exp(nll) over the scored tokens; lower is better"),
@@ -32,16 +34,17 @@ QUALITY = (
     Column("worst_at", "worst at", words.whole, "position in the text of the token with the largest KL"),
     Column(
         "mass_mean", "mass mean", digits(4),
-        "attention weight that dense puts on the selected positions, 0 to 1, mean over layers, heads and queries",
+        "attention weight that dense puts on the selected positions, 0 to 1, mean over layers, heads and {rows}",
     ),
-    Column("mass_worst", "mass worst", digits(4), "the same where it is lowest"),
+    Column("mass_worst", "mass worst", digits(4), "the same where it is lowest, over {rows}"),
     Column(
         "overlap", "overlap", digits(4),
-        "share of the ideal set, as large as the row's own and with the same ends kept, that the row reads, 0 to 1",
+        f"{OVERLAP}, 0 to 1, over {{rows}}",
     ),
     Column(
         "top1", "top-1", digits(4),
-        "share of layers, heads and queries whose selection holds the position that dense reads most, 0 to 1",
+        "share of layers, heads and rows whose selection holds the position that dense reads most, 0 to 1, "
+        "over {rows}",
     ),
     Column("rate", "rate", words.percent, "share of queries that selected anew; the others reused a selection"),
 )  # fmt: skip

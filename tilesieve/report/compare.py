@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tilesieve.report import words
-from tilesieve.report.compare_parts import findings, ladder, retrieval, runs
+from tilesieve.report.compare_parts import either, findings, ladder, retrieval, runs
 from tilesieve.report.document import columns, document, fact
 from tilesieve.report.frame import Section, folded
 from tilesieve.report.markup import esc, head, table
@@ -25,7 +25,12 @@ def page(a: Json, b: Json) -> str:
     subtitle = f"A: {_named(one)}\nB: {_named(two)}"
     data = {"study-data": {"a": finite(a), "b": finite(b)}}
     return document("tilesieve: two studies, A and B", subtitle, _verdict(one, two), parts, data,
-                    f"<footer>{columns()}</footer>")  # fmt: skip
+                    f"<footer>{columns(_looked(one['meta'], two['meta']))}</footer>")  # fmt: skip
+
+
+def _looked(a: Json, b: Json) -> str:
+    one, two = words.looked(a["rows_looked"]), words.looked(b["rows_looked"])
+    return one if one == two else f"{one} (A), {two} (B)"
 
 
 def _named(study: Json) -> str:
@@ -39,13 +44,14 @@ def _verdict(one: Json, two: Json) -> list[str]:
     alone = len(one["runs"]) + len(two["runs"]) - 2 * len(both)
     if not both:
         return ["The two studies have no run in common."]
-    said = [f"{len(both)} runs are in both studies" + (f", {alone} in one only." if alone else ".")]
+    common = f"{words.many(len(both), 'run')} {'is' if len(both) == 1 else 'are'} in both studies"
+    said = [common + (f", {alone} in one only." if alone else ".")]
     if judged:
         x, y = max(judged, key=lambda pair: abs(pair[1]["delta"] - pair[0]["delta"]))
         change = y["delta"] - x["delta"]
         if change:
             said.append(
-                f"Against its own dense, {x['label']} changes most from A to B: "
+                f"Against its own dense, {either(x['label'], y['label'])} changes most from A to B: "
                 f"{words.signed_percent(x['delta'])} to {words.signed_percent(y['delta'])}."
             )
         else:

@@ -11,11 +11,12 @@ from tilesieve.report.heatmap import heat
 from tilesieve.report.ladder import title
 from tilesieve.report.markup import cell, derived, esc, head, raw_head, table
 from tilesieve.report.palette import Look
-from tilesieve.report.retrieval import MEASURES, axes, grid, titles
+from tilesieve.report.retrieval import MEASURES, axes, begin, grid, titles
 from tilesieve.report.tidy import Json
 
 A = Look("a", "A", "#3b7ff0", symbol="bar")
 B = Look("b", "B", "#d9700d", symbol="bar")
+ARROW = " → "
 
 
 class Number(NamedTuple):
@@ -76,13 +77,10 @@ def ladder(one: Json, two: Json) -> Section:
     said = (
         "" if None in totals else f"All rungs together: {words.signed(totals[0])} in A, {words.signed(totals[1])} in B."
     )
-    sizes = [" of ".join(f"{key} {words.whole(study['sections']['ladder'][key])}" for key in ("k", "tokens"))
-             for study in (one, two)]  # fmt: skip
     note = "Rungs of the same name. The change is B less A."
-    if sizes[0] != sizes[1]:
-        note += f" The ladders differ: A {sizes[0]}, B {sizes[1]}."
+    sizes = _sizes("ladders", [study["sections"]["ladder"] for study in (one, two)])
     return Section("ladder", "Ladder", note, (
-        aside(said), Group([panel] if panel else [], (A, B)), _table("Rungs", pairs, RUNG),
+        aside(said, sizes), Group([panel] if panel else [], (A, B)), _table("Rungs", pairs, RUNG),
     ))  # fmt: skip
 
 
@@ -100,9 +98,26 @@ def retrieval(one: Json, two: Json) -> Section:
     if same[0] != same[1]:
         said = "<p>The two studies asked at other lengths or depths, so there is nothing to subtract.</p>"
         return Section("retrieval", "Retrieval", "", (said,))
-    panels = [p for m in MEASURES if (p := _map(common, placed, *same[0], m))]
+    start = begin([placed[0][name][1] for name in common])
+    panels = [p for m in MEASURES if (p := _map(common, placed, *same[0], m, start))]
     note = "B less A, for runs of the same name. Blue: B is lower. Orange: B is higher."
-    return Section("retrieval", "Retrieval", note, (Group(panels, pick="run"),))
+    sizes = aside(_sizes("budgets", parts))
+    return Section("retrieval", "Retrieval", note, (sizes, Group(panels, pick="run", start=start)))
+
+
+def either(*labels: str) -> str:
+    """What A calls it and what B does, once where they agree."""
+    return ARROW.join(dict.fromkeys(labels))
+
+
+def _sizes(what: str, parts: list[Json]) -> str:
+    """The budget and the tokens of A and of B where they are not the same."""
+    said = []
+    for part in parts:
+        facts = [f"k = {words.whole(part['k'])}"] if part["k"] is not None else []
+        facts += [f"over {words.many(part['tokens'], 'token')}"] if part.get("tokens") is not None else []
+        said.append(" ".join(facts) or "not said")
+    return "" if said[0] == said[1] else f"The {what} differ: A {said[0]}, B {said[1]}."
 
 
 def findings(one: Json, two: Json) -> Section:
@@ -146,7 +161,7 @@ def _paired(*sides: Sequence[tuple[str, str, Json, str]]) -> list[Pair]:
     for name in dict.fromkeys((*first, *second)):
         x, y = first.get(name), second.get(name)
         # One name may stand for two ways of scoring: the words of A must not cover B's numbers.
-        label = " → ".join(dict.fromkeys(side[0] for side in (x, y) if side))
+        label = either(*(side[0] for side in (x, y) if side))
         pairs.append((label, x[1:] if x else None, y[1:] if y else None))
     return pairs
 
@@ -178,9 +193,12 @@ def _bars(id_: str, name: str, pairs: list[Pair], key: str, unit: str, axis: Jso
     names = [at for at, _, _ in known]
     traces = [bars(look, names, [v[side] for _, _, v in known], unit) for side, look in enumerate((A, B))]
     # plotly stacks groups from below; the axis runs downwards here, so B comes first to stand under A.
-    frame = layout(unit, "", 90 + 44 * len(known), barmode="group", bargap=0.3,
+    labels = [label for _, label, _ in known]
+    # Two names take the lines of two, and none may cut off the other.
+    lines = max(len(label.split(ARROW)) for label in labels)
+    frame = layout(unit, "", 90 + (30 + 14 * lines) * len(known), barmode="group", bargap=0.3,
                    xaxis={"zeroline": True, "nticks": 6, **axis},
-                   yaxis=named(names, [label for _, label, _ in known]))  # fmt: skip
+                   yaxis=named(names, labels, ARROW))  # fmt: skip
     caption = "One bar alone: the other study has no such run or no such number."
     return Panel(id_, name, caption, {"data": traces[::-1], "layout": frame}, wide=True,
                  table=_table(name, [pairs[int(at)] for at in names],
@@ -189,7 +207,7 @@ def _bars(id_: str, name: str, pairs: list[Pair], key: str, unit: str, axis: Jso
 
 def _map(
     common: list[str], placed: list[dict[str, tuple[int, Json]]], lengths: list[Any], depths: list[Any],
-    measure: tuple[Any, ...],
+    measure: tuple[Any, ...], start: int,
 ) -> Panel | None:  # fmt: skip
     key, heading, _, _, _, show = measure
     across, down = titles(lengths, depths)
@@ -213,7 +231,7 @@ def _map(
         figure = heat(
             "length, tokens", "depth", across, down, values, signed=True, height=300, labels=True, shown="+.3f"
         )
-        label = " → ".join(dict.fromkeys((run["label"] or name, other["label"] or name)))
+        label = either(run["label"] or name, other["label"] or name)
         choices.append(Choice(label, figure, table(f"{heading}, {label}", [heads], rows)))
     if not any(v is not None for c in choices for row in c.figure["data"][0]["z"] for v in row):
         return None
@@ -221,4 +239,4 @@ def _map(
     top = max(choice.figure["data"][0]["zmax"] for choice in choices)
     for choice in choices:
         choice.figure["data"][0] |= {"zmin": -top, "zmax": top}
-    return Panel(f"plot-compare-{key}", heading, "B less A.", choices[0].figure, choices=tuple(choices))
+    return Panel(f"plot-compare-{key}", heading, "B less A.", choices[start].figure, choices=tuple(choices))

@@ -58,12 +58,12 @@ def footer(meta: Json, with_columns: bool = True) -> str:
         if value is not None
     )
     made = f"<h2>How it was made</h2><dl>{facts}</dl>" if facts else ""
-    return f"<footer>{columns() if with_columns else ''}{made}</footer>"
+    return f"<footer>{columns(words.looked(meta['rows_looked'])) if with_columns else ''}{made}</footer>"
 
 
-def columns() -> str:
-    """The columns of the summary in words."""
-    rows = "".join(f"<dt>{esc(c.title)}</dt><dd>{esc(c.means)}</dd>" for c in COLUMNS)
+def columns(looked: str) -> str:
+    """The columns of the summary in words. `looked` are the rows that mass, overlap and top-1 were taken over."""
+    rows = "".join(f"<dt>{esc(c.title)}</dt><dd>{esc(c.means.replace('{rows}', looked))}</dd>" for c in COLUMNS)
     return (
         f"<h2>What the columns mean</h2><dl>{rows}<dt>MB at least</dt><dd>bytes that an operator cannot "
         "avoid moving, 1e6 to the MB; GB/s and GFLOP/s are these bytes and the flops over the seconds, 1e9 to the G"

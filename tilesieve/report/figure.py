@@ -50,11 +50,15 @@ def layout(
 
 
 def counted(numbers: Sequence[int | float | None]) -> Json:
-    """An axis of things one counts, like layers: ticks at integers only, about ten of them."""
+    """An axis of things one counts, like layers: ticks at integers only, about ten of them.
+
+    Around a single one plotly would draw neighbours that do not exist.
+    """
     known = [number for number in numbers if number is not None]
+    lone = {"range": [known[0] - 0.5, known[0] + 0.5]} if len(set(known)) == 1 else {}
     span = max(known) - min(known) + 1 if known else 1
     step = next((step for step in (1, 2, 5, 10, 20, 50, 100) if span / step <= 12), ceil(span / 10))
-    return {"tickmode": "linear", "tick0": 0, "dtick": step, "tickformat": "d"}
+    return {"tickmode": "linear", "tick0": 0, "dtick": step, "tickformat": "d", **lone}
 
 
 def log_ticks(xs: Sequence[float], beyond: Sequence[float] = ()) -> Json:
@@ -90,11 +94,16 @@ def bars(look: Look, names: list[str], values: list[float | None], unit: str, **
     }  # fmt: skip
 
 
-def named(names: list[str], labels: list[str]) -> Json:
-    """The axis of horizontal bars, from the top down. `names` must differ, `labels` need not."""
+def named(names: list[str], labels: list[str], between: str = "") -> Json:
+    """The axis of horizontal bars, from the top down. `names` must differ, `labels` need not.
+
+    Labels that hold `between` are two labels, each with lines of its own.
+    """
+    parts = [label.split(between) if between else [label] for label in labels]
+    ticks = [f"{esc(between.rstrip())}<br>".join(map(wrapped, part)) + " " for part in parts]
     return {
         "type": "category", "categoryorder": "array", "categoryarray": names[::-1], "tickmode": "array",
-        "tickvals": names, "ticktext": [wrapped(label) + " " for label in labels], "showgrid": False,
+        "tickvals": names, "ticktext": ticks, "showgrid": False,
     }  # fmt: skip
 
 

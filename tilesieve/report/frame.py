@@ -77,7 +77,7 @@ def folded(title: str, inside: str, attributes: str = "") -> str:
 
 def scope(part: Json) -> str:
     """Over which tokens and at which budget a section was measured."""
-    facts = [f"over {words.whole(part['tokens'])} tokens"] if part.get("tokens") is not None else []
+    facts = [f"over {words.many(part['tokens'], 'token')}"] if part.get("tokens") is not None else []
     if len(part.get("scored") or []) == 2:
         facts.append("scored {} to {}".format(*map(words.whole, part["scored"])))
     facts += [f"k = {words.whole(part['k'])}"] if part.get("k") is not None else []

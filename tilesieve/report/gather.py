@@ -4,6 +4,7 @@ from tilesieve.report import words
 from tilesieve.report.columns import digits
 from tilesieve.report.figure import Panel, bars, counted, layout, line, log_ticks, named
 from tilesieve.report.frame import Group, Section, aside
+from tilesieve.report.overlap import names
 from tilesieve.report.palette import Look
 from tilesieve.report.tables import Entry, listing, matrix
 from tilesieve.report.tidy import Json
@@ -19,8 +20,8 @@ def section(study: Json) -> Section:
     layouts, more = _layouts(part), [p for p in (_hot(part), _by_layer(part), *_by_context(part)) if p]
     facts = [f"k = {words.whole(part['k'])}"] if part["k"] is not None else []
     facts += [f"a context of {words.whole(part['context'])}"] if part["context"] is not None else []
-    facts += [f"{words.whole(part['rows'])} rows"] if part["rows"] is not None else []
-    facts += [f"{words.whole(part['layer_count'])} layers"] if part["layer_count"] is not None else []
+    facts += [words.many(part["rows"], "row")] if part["rows"] is not None else []
+    facts += [words.many(part["layer_count"], "layer")] if part["layer_count"] is not None else []
     note = "Selected rows lie scattered in the cache. Fewer and longer runs of neighbours are cheaper to read."
     scope = aside(f"Measured with {', '.join(facts)}.") if facts and (layouts or more) else ""
     return Section("gather", "Gather", note, (scope, Group(layouts), Group(more)))
@@ -41,11 +42,11 @@ def _layouts(part: Json) -> list[Panel]:
         drawn = [(str(at), row) for at, row in enumerate(rows) if row[key] is not None]
         if not drawn:
             continue
-        names = [name for name, _ in drawn]
-        trace = bars(BLUE, names, [row[key] * scale for _, row in drawn], unit)
+        places = [name for name, _ in drawn]
+        trace = bars(BLUE, places, [row[key] * scale for _, row in drawn], unit)
         trace["hovertemplate"] = f"%{{x:.4g}} {unit}<extra></extra>"
         frame = layout(unit, "", 90 + 36 * len(drawn), bargap=0.35, xaxis={"nticks": 5},
-                       yaxis=named(names, [row["name"] or "" for _, row in drawn]))  # fmt: skip
+                       yaxis=named(places, [row["name"] or "" for _, row in drawn]))  # fmt: skip
         table = listing(title, f"{PATH}.layouts", rows, (Entry("name", "layout"), entry))
         caption = "Mean per row." if key == "runs" else "Per row and layer."
         panels.append(Panel(f"plot-gather-{key}", title, caption, {"data": [trace], "layout": frame}, table))
@@ -71,8 +72,7 @@ def _by_layer(part: Json) -> Panel | None:
     values = part["runs_by_layer"]
     if not any(value is not None for value in values):
         return None
-    known = part["layer_ids"]
-    layers = known if len(known) == len(values) and None not in known else list(range(len(values)))
+    layers = names(part, len(values))
     trace = line(BLUE, layers, values, "", size=6)
     trace["hovertemplate"] = "layer %{x}: %{y:.1f} runs<extra></extra>"
     frame = layout("layer", "runs per row", xaxis=counted(layers), yaxis={"rangemode": "tozero"})

@@ -31,7 +31,7 @@ def heat(
         "type": "heatmap", "x": list(across), "y": list(down), "z": [list(row) for row in values],
         "zmin": low, "zmax": high if high > low else low + 1, "colorscale": [list(stop) for stop in scale],
         "xgap": int(len(across) < 20), "ygap": int(len(down) < 40 and len(across) < 20), "hoverongaps": False,
-        "colorbar": {"thickness": 10, "outlinewidth": 0, "len": 1, "xpad": 6, "nticks": 6},
+        "colorbar": {"thickness": 10, "outlinewidth": 0, "len": 1, "xpad": 6, "nticks": 6, "exponentformat": "none"},
         "hovertemplate": f"{x} %{{x}}, {y} %{{y}}<br>%{{z:{shown}}}{unit}<extra></extra>",
     }  # fmt: skip
     plain = {"showgrid": False, "showline": False, "visible": bool(known)}

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from tilesieve.report import words
+from tilesieve.report.columns import OVERLAP
 from tilesieve.report.figure import Choice, Panel, counted, layout, line
-from tilesieve.report.frame import Group, Section
+from tilesieve.report.frame import Group, Section, aside
 from tilesieve.report.heatmap import layers_by_heads
 from tilesieve.report.palette import Look, run_looks
 from tilesieve.report.tables import by_layer
@@ -13,8 +14,7 @@ from tilesieve.report.tidy import Json
 KEYS = (
     ("mass_mean", "Mean mass kept", "mass, 0 to 1", "Dense attention weight on the selected positions, mean."),
     ("mass_worst", "Worst mass kept", "mass, 0 to 1", "The same for the query that fares worst in each layer."),
-    ("overlap", "Overlap with exact top-k", "overlap, 0 to 1",
-     "Share of the ideal set (as large, same ends kept) that is selected."),
+    ("overlap", "Overlap with exact top-k", "overlap, 0 to 1", f"{OVERLAP[:1].upper()}{OVERLAP[1:]}."),
     ("top1", "Strongest position kept", "share, 0 to 1",
      "Share of heads and queries whose selection holds the position that dense reads most."),
 )  # fmt: skip
@@ -26,8 +26,10 @@ def section(study: Json) -> Section:
     note = "A layer that dips is where the selection misses what dense reads."
     heads = by_head("plot-mass-heads", [(run["label"], run["name"], run["layers"], "layers") for run in runs])
     looks = run_looks(runs)
+    panels = _by_layer(runs, looks)
+    measured = aside(f"Measured over {words.looked(study['meta']['rows_looked'])}.") if panels or heads else ""
     return Section("mass", "Attention mass kept by layer", note, (
-        Group(_by_layer(runs, looks), tuple(looks.values())), Group(heads, pick="run"),
+        measured, Group(panels, tuple(looks.values())), Group(heads, pick="run"),
     ))  # fmt: skip
 
 

@@ -20,7 +20,7 @@ def section(study: Json) -> Section:
     run = by_name.get(part["run"], part["run"])
     facts = [run] if run else []
     facts += [f"k = {words.whole(part['k'])}"] if part["k"] is not None else []
-    facts += [f"{words.whole(part['rows'])} rows"] if part["rows"] is not None else []
+    facts += [words.many(part["rows"], "row")] if part["rows"] is not None else []
     note = "Where sets agree, one layer can lend its selection to another, or a step can keep that of the step before."
     scope = aside(f"Measured with {', '.join(facts)}.") if facts and panels else ""
     return Section("overlap", "Overlap", note, (scope, Group(panels)))

@@ -14,7 +14,7 @@ from tilesieve.report.palette import DIVERGING, SEQUENTIAL, family_color, series
 from tilesieve.report.png_style import INK, SOFT, by_layer, curve, gaps, headline, model
 from tilesieve.report.retrieval import axes as retrieval_axes
 from tilesieve.report.retrieval import grid, titles
-from tilesieve.report.reuse import RULES
+from tilesieve.report.reuse import RULES, rule_of
 from tilesieve.report.sensitivity import where
 from tilesieve.report.tidy import Json
 
@@ -141,7 +141,7 @@ def timeline(study: Json) -> Figure | None:
         axes.set_title(f"{words.short(run['label'], 24)}\nlayer {words.whole(look['layer'])}{head}", fontsize=11)
         near = "" if look["near"] is None else f"\n{words.percent(look['near'], 0)} of the picks lie close behind"
         axes.set_xlabel(f"query position{near}")
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True, min_n_ticks=1))
         axes.grid(visible=False)
     figure.axes[0].set_ylabel("key position selected")
     return figure
@@ -190,9 +190,10 @@ def reuse(study: Json) -> Figure | None:
     axes = figure.subplots()
     headline(figure, f"{model(study)}: how seldom may one select?")
     for look in RULES:
-        mine = sorted((row for row in rows if row["rule"] == look.key), key=lambda row: row["rate"])
+        mine = sorted((row for row in rows if rule_of(row) == look.key), key=lambda row: row["rate"])
         if mine:
-            curve(axes, look, [row["rate"] for row in mine], [row["delta"] for row in mine], markersize=8)
+            curve(axes, look, [row["rate"] for row in mine], [row["delta"] for row in mine], markersize=8,
+                  **({"linestyle": ""} if look.key == "named" else {}))  # fmt: skip
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: words.percent(value, 0)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: words.signed_percent(value, 1)))
     axes.set_xlabel("share of rows that select")

@@ -11,17 +11,11 @@ from tilesieve.report.heatmap import heat
 from tilesieve.report.tables import Entry, listing, matrix
 from tilesieve.report.tidy import Json
 
+HELD = "Share of (layer, head, answer token) whose selection holds the position to copy from."
 # field, heading, caption, low end of the scale, high end, how a number is shown
 MEASURES: tuple[tuple[str, str, str, float | None, float | None, Callable[[Any], str]], ...] = (
     ("right", "Found", "Share of the true answer's tokens that come first. 1: always found.", 0, 1, digits(2)),
-    (
-        "held",
-        "Held",
-        "Share of layers, heads and answer tokens that may read the place to copy from.",
-        0,
-        1,
-        digits(3),
-    ),
+    ("held", "Held", HELD, 0, 1, digits(3)),
     ("logprob", "Log-probability", "Mean nats per true token; nearer to 0 is better.", None, 0, digits(3)),
 )
 
@@ -34,19 +28,23 @@ def section(study: Json) -> Section:
     facts = [f"k = {words.whole(part['k'])}"] if part["k"] is not None else []
     if len(part["ks"]) > 1:
         facts = [f"k = {', '.join(map(words.whole, part['ks']))} for the lengths from the shortest on"]
-    many = "" if part["samples"] == 1 else "s"
-    facts += [f"{words.whole(part['samples'])} sample{many} a cell"] if part["samples"] is not None else []
-    facts += [f"an answer of {words.whole(part['needle_tokens'])} tokens"] if part["needle_tokens"] is not None else []
+    facts += [f"{words.many(part['samples'], 'sample')} a cell"] if part["samples"] is not None else []
+    facts += [f"an answer of {words.many(part['needle_tokens'], 'token')}"] if part["needle_tokens"] is not None else []
     asked = f"Hidden: “{part['needle']}”." if part["needle"] else ""
-    # Dense holds no selection and mostly finds everything: begin with the first run that may fail.
-    sparse = (at for at, (_, run) in enumerate(runs) if any((cell["held"] or 1.0) < 1.0 for cell in run["cells"]))
-    start = next(sparse, 0)
+    start = begin([run for _, run in runs])
     panels = [panel for measure in MEASURES if (panel := _map(part, runs, measure, start))]
     return Section("retrieval", "Retrieval", note if runs else "", (
         aside(asked, f"Measured with {', '.join(facts)}." if facts else "") if runs else "",
         aside(f"Not measured: {part['note']}.") if part["note"] and not runs else "",
         Group(panels, pick="run", start=start), constructed(part["constructed"]),
     ))  # fmt: skip
+
+
+def begin(runs: list[Json]) -> int:
+    """The run to open on: dense holds everything and mostly finds it, so the first run that fails to hold something."""
+    sparse = [at for at, run in enumerate(runs) if "dense" not in (run["name"], run["label"])]
+    failing = (at for at in sparse if any(cell["held"] not in (None, 1) for cell in runs[at]["cells"]))
+    return next(failing, sparse[0] if sparse else 0)
 
 
 def axes(part: Json, runs: list[Json]) -> tuple[list[Any], list[Any]]:

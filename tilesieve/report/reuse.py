@@ -24,7 +24,7 @@ def section(study: Json) -> Section:
     curves, turn = _curves(part), _turn(part)
     note = (
         "A row may keep the selection of a row before it: every n steps, or while its query looks like the one before. "
-        "Rules are drawn at the rate of selecting that they reached."
+        "The rules are held against each other at nearly equal rates (the rates reached are drawn)."
     )
     measured = aside(scope(part)) if curves or turn else ""
     return Section("reuse", "Reuse", note, (measured, Group(curves, RULES), Group(turn, TURN)))
@@ -50,7 +50,8 @@ def _curves(part: Json) -> list[Panel]:
                           key=lambda row: row["rate"])  # fmt: skip
             if not mine:
                 continue
-            trace = line(look, [row["rate"] for row in mine], [row[key] for row in mine], "", size=10)
+            xs, ys = [row["rate"] for row in mine], [row[key] for row in mine]
+            trace = line(look, xs, ys, "", curve=look.key != "named", size=10)
             trace |= {"text": [esc(row["label"] or "") for row in mine]}
             trace["hovertemplate"] = f"%{{text}}<br>%{{x:.1%}} of the rows select<br>{form}<extra></extra>"
             traces.append(trace)
@@ -58,7 +59,7 @@ def _curves(part: Json) -> list[Panel]:
             frame = layout("share of rows that select", axis, xaxis={"tickformat": ".0%", "rangemode": "tozero"},
                            yaxis={"tickformat": "+.1%"} if key == "delta" else {})  # fmt: skip
             better = "lower" if key == "delta" else "higher"
-            caption = f"Further left: fewer selections. The {better} curve is the better rule at a rate."
+            caption = f"Further left: fewer selections. The {better} curve is the better rule."
             figure = {"data": traces, "layout": frame}
             panels.append(Panel(f"plot-reuse-{key.replace('_', '-')}", title, caption, figure, table))
     return panels

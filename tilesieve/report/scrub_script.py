@@ -76,10 +76,15 @@ SCRUB = """
       const count = Math.ceil(look.length / look.bin), last = look.queries[look.queries.length - 1];
       const z = Array.from({length: count}, (_, b) => look.cells.map((cells) => held(cells, b) ? 1 : null));
       const layout = structuredClone(figures["plot-timeline"].layout), first = look.queries[0];
-      const side = look.queries.length > 1 ? (last - first) / (look.queries.length - 1) / 2 : 1;
+      const side = look.queries.length > 1 ? (last - first) / (look.queries.length - 1) / 2 : 0.5;
       layout.xaxis.range = [first - side, last + side];
       // A little room below zero: the first positions matter too much here to be half hidden by the axis.
       layout.yaxis.range = [-0.02 * look.length, 1.02 * Math.min(look.length, last + 4 * look.bin)];
+      // Positions are counted: where few are shown, no tick between two of them.
+      for (const axis of [layout.xaxis, layout.yaxis]) {
+        const span = axis.range[1] - axis.range[0];
+        if (span < 20) Object.assign(axis, {tickmode: "linear", tick0: 0, dtick: Math.ceil(span / 8)});
+      }
       return {layout, data: [
         {type: "heatmap", x: look.queries, y0: look.bin / 2 - 0.5, dy: look.bin, z, zmin: 0, zmax: 1,
          showscale: false, colorscale: [[0, known.color], [1, known.color]], hoverongaps: false,

@@ -18,7 +18,7 @@ STAGE_KEYS = ("phase", "stage", "op", "calls", "seconds", "flops", "bytes_min")
 CONTINUATION_KEYS = ("text", "tokens", "diverges_at", "tokens_per_second")
 META_KEYS = (
     "model", "text", "tokens", "scored", "layers", "heads", "kv_heads", "head_dim", "dtype", "versions", "machine",
-    "date", "command", "trace", "k", "steps",
+    "date", "command", "trace", "k", "steps", "rows_looked",
 )  # fmt: skip
 
 

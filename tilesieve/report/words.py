@@ -18,6 +18,17 @@ def whole(value: Number | None) -> str:
     return NONE if value is None else f"{value:,.0f}"
 
 
+def many(value: Number | None, thing: str) -> str:
+    """3, "row" -> 3 rows; 1, "row" -> 1 row."""
+    return f"{whole(value)} {thing}{'' if value == 1 else 's'}"
+
+
+def looked(rows: object) -> str:
+    """Over which rows mass, overlap and top-1 were taken."""
+    known = isinstance(rows, int) and not isinstance(rows, bool)
+    return f"the last {many(rows, 'row')} looked at" if known else "the last rows"  # type: ignore[arg-type]
+
+
 def signed_percent(value: Number | None, digits: int = 2) -> str:
     """0.0558 -> +5.58 %, with a real minus sign."""
     return NONE if value is None else f"{100 * value:+,.{digits}f} %".replace("-", "\N{MINUS SIGN}")

@@ -1,4 +1,4 @@
-"""Keeping a set for several steps: how often to select again, and by which rule, at equal rates of selecting.
+"""Keeping a set for several steps: how often to select again, and by which rule, at nearly equal rates of selecting.
 
 A row that keeps a set reads what came after it too, so a set is wider the longer it is kept.
 """
