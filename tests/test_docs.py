@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 DOCS = (*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/*.md")))
 # What a study command of the documents is run with here: a model of seconds, and sizes that fit it.
-SMALL = {"--tokens": "128", "--budgets": "8,16", "--k": "16", "--steps": "4", "--d-score": "8"}
+SMALL = {"--tokens": "64", "--budgets": "8,16", "--k": "16", "--steps": "2", "--d-score": "8"}
 
 
 def indented(text: str) -> list[str]:

@@ -43,7 +43,7 @@ def test_a_fp8_plan_swaps_the_side_rung():
 
 @pytest.fixture(scope="module")
 def found(model_folder, text_file, tmp_path_factory):
-    plan = Plan(model_folder, text_file, tokens=320, steps=4, budgets=(32,), budget=32)
+    plan = Plan(model_folder, text_file, tokens=480, steps=4, budgets=(32,), budget=32)
     return run_study(plan, tmp_path_factory.mktemp("ladder"))
 
 
@@ -73,7 +73,7 @@ def test_rungs_carry_what_a_hunter_needs(found):
     for name, rung in ladder.items():
         if name != "dense":
             assert 0 < rung["mass_worst"] <= rung["mass_mean"] < 1 and 0 < rung["top1"] <= 1
-            assert 0 <= rung["kl_mean"] <= rung["kl_worst"] and 80 <= rung["worst_at"] < 160
+            assert 0 <= rung["kl_mean"] <= rung["kl_worst"] and 60 <= rung["worst_at"] < 120
             assert [layer["layer"] for layer in rung["layers"]] == [0, 1, 2]
             for layer in rung["layers"]:
                 assert len(layer["heads"]) == 4

@@ -17,7 +17,7 @@ from tilesieve.study.plan import Plan
 from tilesieve.study.store import Store
 from tilesieve.study.trace import Recorder
 
-# Most text of the ladder without --full (at most half of the study's), and steps that a rung's bytes are a mean of.
+# Most text of the ladder without --full (at most a quarter of the study's), and steps that a rung's bytes are a mean of.
 TOKENS, STEPS = 512, 8
 # The rung whose stage every later one is put on by itself.
 BASE = "shared"
@@ -73,7 +73,7 @@ def rungs(plan: Plan, shape: Shape, tokens: int) -> tuple[Rung, ...]:
 def ladder(bench: Bench, store: Store) -> dict[str, Any]:
     """Section "ladder"; its "timeline" holds the looks of the per-head rung, one per layer and head."""
     plan = bench.plan
-    tokens = plan.tokens if plan.full else min(max(plan.tokens // 2, 32), TOKENS)
+    tokens = plan.tokens if plan.full else min(max(plan.tokens // 4, 32), TOKENS)
     steps = rungs(plan, bench.shape, tokens)
     rows: list[dict[str, Any]] = []
     timeline: list[dict[str, Any]] = []
