@@ -17,7 +17,7 @@ from tilesieve.study.plan import Plan
 from tilesieve.study.store import Store
 from tilesieve.study.trace import Recorder
 
-# Most text of the ladder without --full (at most a quarter of the study's), and steps that a rung's bytes are a mean of.
+# Most text of the ladder without --full (a quarter of the study's at most), and steps behind the bytes of a rung.
 TOKENS, STEPS = 512, 8
 # The rung whose stage every later one is put on by itself.
 BASE = "shared"
