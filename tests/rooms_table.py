@@ -38,7 +38,8 @@ class Room:
 # What an operator folder may hold; "*" is any further file, which may import what a reference may.
 OP_FILES = ("op", "reference", "cpu", "cost", "cases", "kernel*", "*")
 OPS = (
-    *("ops/__init__", "ops/catalogue", "ops/run", "ops/device", "ops/host", "ops/expect", "ops/*/__init__"),
+    *("ops/__init__", "ops/catalogue", "ops/run", "ops/device", "ops/host", "ops/products"),
+    *("ops/expect", "ops/*/__init__"),
     *(f"ops/*/{f}" for f in OP_FILES),
 )
 OWN = tuple(f"own/{f}" for f in OP_FILES)
@@ -66,7 +67,8 @@ ROOMS = (
         late=("ops/*/reference", "ops/*/cpu", "ops/*/kernel*", "ops/*/*"),
     ),
     Room("ops/device", ours=("types",), third=("torch", "tilelang")),
-    Room("ops/host", third=("torch",)),  # what the CPU forms share
+    Room("ops/host", third=("torch",)),  # what the CPU forms of attention share
+    Room("ops/products", third=("torch",)),  # what those of MoE share
     Room("ops/expect", ours=("types",), third=("torch",)),  # what every op.py checks its arguments with
     Room("ops/*/__init__", ours=("own/cost",), late=OWN, computed=True),
     Room(
@@ -76,7 +78,11 @@ ROOMS = (
         third=("torch",),
     ),
     Room("ops/*/reference", ours=("types", "formats", "ops/*/reference", "own/*"), third=("torch",)),
-    Room("ops/*/cpu", ours=("types", "formats", "ops/host", "ops/*/reference", "own/*"), third=("torch",)),
+    Room(
+        "ops/*/cpu",
+        ours=("types", "formats", "ops/host", "ops/products", "ops/*/reference", "own/*"),
+        third=("torch",),
+    ),
     Room("ops/*/cost", ours=("cost",)),
     Room("ops/*/cases", ours=("types", "formats"), third=("torch",)),
     Room(
@@ -189,6 +195,7 @@ BAD = (
     ("ops/run.py", "def f():\n    import tilesieve.ops.gate.op", "2 wall tilesieve.ops.gate.op"),
     ("ops/device.py", "from .run import call", "1 wall tilesieve.ops.run.call"),
     ("ops/host.py", "from tilesieve.types import Pages", "1 wall tilesieve.types.Pages"),
+    ("ops/products.py", "from tilesieve.ops import host", "1 wall tilesieve.ops.host"),
     ("ops/expect.py", "from tilesieve.formats import tag", "1 wall tilesieve.formats.tag"),
     ("ops/gate/__init__.py", "from .op import gate", "1 late tilesieve.ops.gate.op.gate"),
     ("ops/gate/__init__.py", "from . import kernel", "1 late tilesieve.ops.gate.kernel"),

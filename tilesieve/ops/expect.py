@@ -1,6 +1,6 @@
 """What op.py files say of their arguments: shapes by letter, dtypes, choices. All raise ValueError."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -94,3 +94,46 @@ def paged_contents(cache: Tensor, table: Tensor, length: Tensor, seq: Tensor, po
     lost = (position >= 0) & ((seq < 0) | (seq >= len(length)))
     if bool(lost.any()):
         raise ValueError(f"rows.seq names {seq[lost].tolist()}; allowed: 0 to {len(length) - 1}")
+
+
+def matrices(dims: dict[str, int], name: str, value: Tensor | Sequence[Tensor], letters: str,
+             dtypes: tuple[torch.dtype, ...], like: Tensor) -> list[Tensor]:  # fmt: skip
+    """A matrix per expert, as operators pass them on: one stack [first letter, ..], or a list of so many.
+
+    Each is on the device of `like`. An empty list is refused: it has no shape."""
+    if isinstance(value, Tensor):
+        shape(dims, name, value, letters, dtypes)
+        same_device("x", like, **{name: value})
+        return [value]
+    first, rest = letters.split(maxsplit=1)
+    if not isinstance(value, (list, tuple)) or not value:
+        came = "an empty list" if isinstance(value, (list, tuple)) else type(value).__name__
+        raise ValueError(f"{name} is {came}; allowed: a tensor [{', '.join(letters.split())}] or a list of tensors "
+                         f"[{', '.join(rest.split())}]")  # fmt: skip
+    if dims.setdefault(first, len(value)) != len(value):
+        raise ValueError(f"{name} is a list of {len(value)}; allowed: {first} = {dims[first]} of them")
+    for e, one in enumerate(value):
+        shape(dims, f"{name}[{e}]", one, rest, dtypes)
+        same_device("x", like, **{f"{name}[{e}]": one})
+    return list(value)
+
+
+def with_codes(coded: bool, **values: object) -> None:
+    """Scales and what goes with them are given with e4m3 codes, all of them, and only with these."""
+    for name, value in values.items():
+        if (value is not None) != coded:
+            raise ValueError(f"{name} is {'given' if value is not None else 'None'}, x {'is' if coded else 'is not'} "
+                             "torch.float8_e4m3fn; allowed: with e4m3, and only with it")  # fmt: skip
+
+
+def ascending(name: str, offsets: Tensor, rows: int) -> None:
+    """What `checked()` asks of the offsets of groups over so many rows."""
+    if bool((offsets[1:] < offsets[:-1]).any()) or int(offsets[0]) < 0 or int(offsets[-1]) > rows:
+        raise ValueError(f"{name} is {offsets.tolist()}; allowed: ascending, 0 to {rows}")
+
+
+def scales(name: str, scale: Tensor) -> None:
+    """What `checked()` asks of the scales of codes."""
+    if not bool((scale.isfinite() & (scale > 0)).all()):
+        raise ValueError(f"{name} holds {float(scale[~(scale.isfinite() & (scale > 0))][0])}; allowed: positive and "
+                         "finite")  # fmt: skip

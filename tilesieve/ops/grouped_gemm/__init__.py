@@ -1,0 +1,1 @@
+"""Rows ordered by expert, each times its expert's matrix."""

@@ -1,0 +1,1 @@
+"""Gate and up from one read, SwiGLU, down."""
